@@ -76,6 +76,9 @@ use names::names;
 pub(crate) use names::visit_layer;
 pub use scaler::{GradScaler, GradScalerConfig};
 
+/// The norms that a conversion leaves as they are.
+const BATCH_NORMS: [&str; 2] = ["BatchNorm", "SyncBatchNorm"];
+
 /// The dtypes of a converted module's parameters.
 #[derive(Clone, Debug)]
 pub struct Precision {
@@ -84,9 +87,9 @@ pub struct Precision {
 }
 
 impl Precision {
-    /// Converts all float parameters to `dtype`, except those of `BatchNorm`.
+    /// Converts all float parameters to `dtype`, except those of `BatchNorm` and `SyncBatchNorm`.
     pub fn new(dtype: FloatDType) -> Self {
-        Self { dtype, kept: vec!["BatchNorm".into()] }
+        Self { dtype, kept: BATCH_NORMS.map(String::from).to_vec() }
     }
 
     /// Also leaves modules of this type, and everything in them, unconverted. `LinearAct` and
@@ -123,7 +126,8 @@ impl Precision {
         };
         let _op = trace::op("nn_convert", || "");
         module.visit(&mut all);
-        if let Some(unknown) = self.kept.iter().skip(1).find(|name| !all.names.contains(*name)) {
+        let mut named = self.kept.iter().skip(BATCH_NORMS.len());
+        if let Some(unknown) = named.find(|name| !all.names.contains(*name)) {
             let names: Vec<&str> = all.names.iter().map(String::as_str).collect();
             let expected = format!("a module of the model: {}", names.join(", "));
             refuse("Precision::keep", expected, unknown);
@@ -448,13 +452,15 @@ fn step_on_device<M: Module>(
     module: M,
     grads: GradientsParams,
 ) -> M {
-    let mut take = Take::new(grads, 1.0);
+    let ties = Ties::of(&module);
+    let mut take = Take::new(&ties, grads, 1.0);
     module.visit(&mut take);
     let op = trace::op("nn_unscale", || "");
     let (grads, flag) = scale.unscale(take.fused).unwrap_or_else(|error| raise(error));
     let flags = agreed(&Divided::of(&module).groups, vec![flag]).unwrap_or_else(|error| raise(error));
     let flag = flags.into_iter().next().expect("the flag of this rank, or of all");
-    let mut give = Give { grads: take.ids.into_iter().zip(grads).collect(), done: take.done };
+    let grads = take.ids.into_iter().zip(grads).collect();
+    let mut give = Give { ties: &ties, grads, done: take.done };
     module.visit(&mut give);
     drop(op);
     let module = if graph::is_capturing() {
@@ -471,7 +477,8 @@ fn step_on_device<M: Module>(
 
 /// The gradients times `factor`, in their parameters' dtypes, and whether all are finite.
 fn unscale<M: Module>(module: &M, grads: GradientsParams, factor: f32) -> (GradientsParams, bool) {
-    let mut take = Take::new(grads, factor);
+    let ties = Ties::of(module);
+    let mut take = Take::new(&ties, grads, factor);
     module.visit(&mut take);
     let lost = take.lost.map(|lost| lost.into_scalar::<f32>());
     let is_finite = lost.is_none_or(|lost| !lost.is_nan());
@@ -482,15 +489,17 @@ fn unscale<M: Module>(module: &M, grads: GradientsParams, factor: f32) -> (Gradi
     let _op = trace::op("nn_unscale", || "");
     let (grads, flags) = amp::unscale(take.fused, factor).unwrap_or_else(|error| raise(error));
     let grads = take.ids.into_iter().zip(grads).collect();
-    let mut give = Give { grads, done: take.done };
+    let mut give = Give { ties: &ties, grads, done: take.done };
     module.visit(&mut give);
     let flags = agreed(&groups, flags).unwrap_or_else(|error| raise(error));
     let found = amp::any_set(flags).unwrap_or_else(|error| raise(error));
     (give.done, is_finite && !found)
 }
 
-/// Takes the gradients of the parameters visited.
-struct Take {
+/// Takes the gradients of the parameters visited. A frozen clone leaves the gradient to the trained
+/// parameter, and the gradient gets that parameter's dtype.
+struct Take<'a> {
+    ties: &'a Ties,
     grads: GradientsParams,
     factor: f32,
     /// Gradients on this project's device, which are scaled together.
@@ -502,14 +511,18 @@ struct Take {
     lost: Option<Tensor<1>>,
 }
 
-impl Take {
-    fn new(grads: GradientsParams, factor: f32) -> Self {
-        Self { grads, fused: Vec::new(), ids: Vec::new(), factor, lost: None, done: GradientsParams::new() }
+impl<'a> Take<'a> {
+    fn new(ties: &'a Ties, grads: GradientsParams, factor: f32) -> Self {
+        let (fused, ids, done) = (Vec::new(), Vec::new(), GradientsParams::new());
+        Self { ties, grads, factor, fused, ids, done, lost: None }
     }
 }
 
-impl ModuleVisitor for Take {
+impl ModuleVisitor for Take<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.ties.is_frozen_clone(param) {
+            return;
+        }
         let Some(grad) = self.grads.remove::<D>(param.id) else { return };
         let device = grad.device();
         if on_rocm(&device) {
@@ -533,13 +546,17 @@ impl ModuleVisitor for Take {
 }
 
 /// Puts the scaled gradients into the optimizer's gradients.
-struct Give {
+struct Give<'a> {
+    ties: &'a Ties,
     grads: HashMap<ParamId, RocmTensor>,
     done: GradientsParams,
 }
 
-impl ModuleVisitor for Give {
+impl ModuleVisitor for Give<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.ties.is_frozen_clone(param) {
+            return;
+        }
         if let Some(grad) = self.grads.remove(&param.id) {
             self.done.register(param.id, as_param(from_rocm::<D>(grad), param));
         }

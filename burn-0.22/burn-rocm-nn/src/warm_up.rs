@@ -37,8 +37,9 @@ use crate::fuse::{from_rocm, on_rocm, refuse, rocm};
 
 /// [`burn_rocm::warm_up()`] with a training step, which gets a copy of a model and of its optimizer
 /// in each run. Afterwards the model's parameters and running statistics, the optimizer's state and
-/// the random numbers are what they were, so the training gives the same bits as without the
-/// warm-up.
+/// the random numbers are what they were. On GPUs, MIOpen chooses its algorithms earlier than
+/// without a warm-up, so the first steps may differ in the last digits. With
+/// [`deterministic`](burn_rocm::Config::deterministic) they are the same.
 ///
 /// Several models, such as those of a GAN, are a tuple, and so are several optimizers, a
 /// [`GradScaler`](crate::amp::GradScaler) or anything else that is [`Clone`] and that a step changes.

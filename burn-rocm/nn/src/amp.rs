@@ -76,17 +76,20 @@ use names::names;
 pub(crate) use names::visit_layer;
 pub use scaler::{GradScaler, GradScalerConfig};
 
+/// The norms that a conversion leaves as they are.
+const BATCH_NORMS: [&str; 2] = ["BatchNorm", "SyncBatchNorm"];
+
 /// The dtypes of a converted module's parameters.
 #[derive(Clone, Debug)]
 pub struct Precision {
     dtype: FloatDType,
     kept: Vec<String>,
-    /// Whether `BatchNorm` keeps its dtype too.
+    /// Whether batch norms keep their dtype too.
     batch_norm: bool,
 }
 
 impl Precision {
-    /// Converts all float parameters to `dtype`, except those of `BatchNorm`.
+    /// Converts all float parameters to `dtype`, except those of `BatchNorm` and `SyncBatchNorm`.
     pub fn new(dtype: FloatDType) -> Self {
         Self { dtype, kept: vec![], batch_norm: true }
     }
@@ -101,7 +104,7 @@ impl Precision {
         self
     }
 
-    /// Converts the parameters of all modules, including `BatchNorm`. Running statistics stay f32.
+    /// Converts the parameters of all modules, including batch norms. Running statistics stay f32.
     /// Burn's own `BatchNorm` fails on such a mix, but this crate's does not.
     pub fn keep_none(mut self) -> Self {
         self.kept.clear();
@@ -188,8 +191,8 @@ impl<'a> Kept<'a> {
 
     fn has(&self, container: &str) -> bool {
         let Precision { kept, batch_norm, .. } = self.precision;
-        names(container)
-            .any(|name| *batch_norm && name == "BatchNorm" || kept.iter().any(|module| module == name))
+        let by_default = |name| *batch_norm && BATCH_NORMS.contains(&name);
+        names(container).any(|name| by_default(name) || kept.iter().any(|module| module == name))
     }
 
     fn enter(&mut self, container: &str) {
@@ -439,13 +442,15 @@ fn step_on_device<B: AutodiffBackend, M: AutodiffModule<B>, O: Optimizer<M, B>>(
     module: M,
     grads: GradientsParams,
 ) -> M {
-    let mut take = Take::new(grads, 1.0);
+    let ties = Ties::of::<B>(&module);
+    let mut take = Take::new(&ties, grads, 1.0);
     module.visit(&mut take);
     let op = trace::op("nn_unscale", || "");
     let (grads, flag) = scale.unscale(take.fused).unwrap_or_else(|error| raise(error));
     let flags = agreed(&Divided::of::<B>(&module).groups, vec![flag]).unwrap_or_else(|error| raise(error));
     let flag = flags.into_iter().next().expect("the flag of this rank, or of all");
-    let mut give = Give { grads: take.ids.into_iter().zip(grads).collect(), done: GradientsParams::new() };
+    let grads = take.ids.into_iter().zip(grads).collect();
+    let mut give = Give { ties: &ties, grads, done: GradientsParams::new() };
     module.visit(&mut give);
     drop(op);
     let module = if graph::is_capturing() {
@@ -466,7 +471,8 @@ fn unscale<B: AutodiffBackend, M: AutodiffModule<B>>(
     grads: GradientsParams,
     factor: f32,
 ) -> (GradientsParams, bool) {
-    let mut take = Take::<B>::new(grads, factor);
+    let ties = Ties::of::<B>(module);
+    let mut take = Take::<B>::new(&ties, grads, factor);
     module.visit(&mut take);
     if !is_rocm::<B::InnerBackend>() {
         say_elsewhere::<B>("GradScaler");
@@ -477,7 +483,7 @@ fn unscale<B: AutodiffBackend, M: AutodiffModule<B>>(
     let _op = trace::op("nn_unscale", || "");
     let (grads, flags) = amp::unscale(take.fused, factor).unwrap_or_else(|error| raise(error));
     let grads = take.ids.into_iter().zip(grads).collect();
-    let mut give = Give { grads, done: GradientsParams::new() };
+    let mut give = Give { ties: &ties, grads, done: GradientsParams::new() };
     module.visit(&mut give);
     let groups = Divided::of::<B>(module).groups;
     let flags = agreed(&groups, flags).unwrap_or_else(|error| raise(error));
@@ -485,8 +491,10 @@ fn unscale<B: AutodiffBackend, M: AutodiffModule<B>>(
     (give.done, !found)
 }
 
-/// Takes the gradients of the parameters visited.
-struct Take<B: AutodiffBackend> {
+/// Takes the gradients of the parameters visited. A frozen clone leaves the gradient to the trained
+/// parameter, and the gradient gets that parameter's dtype.
+struct Take<'a, B: AutodiffBackend> {
+    ties: &'a Ties,
     grads: GradientsParams,
     factor: f32,
     /// Gradients that are scaled together.
@@ -498,14 +506,18 @@ struct Take<B: AutodiffBackend> {
     lost: Option<Tensor<B::InnerBackend, 1>>,
 }
 
-impl<B: AutodiffBackend> Take<B> {
-    fn new(grads: GradientsParams, factor: f32) -> Self {
-        Self { grads, fused: Vec::new(), ids: Vec::new(), factor, lost: None, done: GradientsParams::new() }
+impl<'a, B: AutodiffBackend> Take<'a, B> {
+    fn new(ties: &'a Ties, grads: GradientsParams, factor: f32) -> Self {
+        let (fused, ids, done) = (Vec::new(), Vec::new(), GradientsParams::new());
+        Self { ties, grads, factor, fused, ids, done, lost: None }
     }
 }
 
-impl<B: AutodiffBackend> ModuleVisitor<B> for Take<B> {
+impl<B: AutodiffBackend> ModuleVisitor<B> for Take<'_, B> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if self.ties.is_frozen_clone(param) {
+            return;
+        }
         let Some(grad) = self.grads.remove::<B::InnerBackend, D>(param.id) else { return };
         if is_rocm::<B::InnerBackend>() {
             self.ids.push(param.id);
@@ -527,13 +539,17 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Take<B> {
 }
 
 /// Puts the scaled gradients into the optimizer's gradients.
-struct Give {
+struct Give<'a> {
+    ties: &'a Ties,
     grads: HashMap<ParamId, RocmTensor>,
     done: GradientsParams,
 }
 
-impl<B: AutodiffBackend> ModuleVisitor<B> for Give {
+impl<B: AutodiffBackend> ModuleVisitor<B> for Give<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if self.ties.is_frozen_clone(param) {
+            return;
+        }
         if let Some(grad) = self.grads.remove(&param.id) {
             let grad: Tensor<B::InnerBackend, D> = from_rocm(grad);
             self.done.register(param.id, as_param(grad, param));

@@ -24,6 +24,10 @@ use crate::ops::parallel::{is_equal, of_rank_0};
 pub(crate) struct Ties {
     /// The first place that shares the leaf of this one.
     first: HashMap<usize, usize>,
+    /// The ids of places that hold frozen clones of trained parameters.
+    frozen: HashMap<usize, ParamId>,
+    /// The same ids.
+    frozen_ids: HashSet<ParamId>,
 }
 
 impl Ties {
@@ -50,16 +54,19 @@ impl Ties {
         }
         let firsts = of_rank_0(ranks, &firsts)?;
         let first = firsts.into_iter().enumerate().filter(|(place, first)| place != first).collect();
-        Ok(Self { first })
+        Ok(Self { first, ..Self::default() })
     }
 
     fn among<B: AutodiffBackend>(module: &impl Module<B>, twice: HashSet<ParamId>, by_value: bool) -> Self {
         if twice.is_empty() || !is_rocm::<B::InnerBackend>() {
             return Self::default();
         }
-        let mut find = Find { twice, by_value, place: 0, seen: HashMap::new(), first: HashMap::new() };
+        let mut find = Find { twice, by_value, ..Find::default() };
         module.visit(&mut find);
-        Self { first: find.first }
+        let Find { first, mut frozen, trained, .. } = find;
+        frozen.retain(|_, id| trained.contains(id));
+        let frozen_ids = frozen.values().copied().collect();
+        Self { first, frozen, frozen_ids }
     }
 
     /// The first place that shares the leaf of this one, which may be itself.
@@ -67,26 +74,38 @@ impl Ties {
         self.first.get(&place).copied().unwrap_or(place)
     }
 
+    /// Whether a parameter is a frozen clone of a trained one. A gradient with their id is that of
+    /// the trained one.
+    pub(crate) fn is_frozen_clone<B: Backend, const D: usize>(&self, param: &Param<Tensor<B, D>>) -> bool {
+        self.frozen_ids.contains(&param.id) && !param.val().is_require_grad()
+    }
+
     /// Parts the places for which this does not hold.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(usize, usize) -> bool) {
         self.first.retain(|&place, first| keep(place, *first));
     }
 
-    /// Leaves the first place of each leaf as its only holder, so that a step writes it in place. A
-    /// step in a capture must.
+    /// Leaves the first place of each trained leaf as its only holder, so that a step writes it in
+    /// place. A step in a capture must. Frozen clones of trained parameters get other ids, so that
+    /// the step finds no gradient for them.
     pub(crate) fn release<B: AutodiffBackend, M: Module<B>>(&self, module: M) -> M {
-        match self.first.is_empty() {
+        match self.is_empty() {
             true => module,
-            false => module.map(&mut Release { first: &self.first, place: 0 }),
+            false => module.map(&mut Release { ties: self, place: 0 }),
         }
     }
 
-    /// Puts the leaf of the first place in the others that shared it.
+    /// Puts the leaf of the first place in the others that shared it, and restores the ids that
+    /// [`release`](Self::release) replaced.
     pub(crate) fn restore<B: AutodiffBackend, M: Module<B>>(self, module: M) -> M {
-        match self.first.is_empty() {
+        match self.is_empty() {
             true => module,
-            false => module.map(&mut Restore { first: self.first, place: 0, leaves: HashMap::new() }),
+            false => module.map(&mut Restore { ties: self, place: 0, leaves: HashMap::new() }),
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.first.is_empty() && self.frozen.is_empty()
     }
 }
 
@@ -107,6 +126,7 @@ impl<B: Backend> ModuleVisitor<B> for Ids {
     }
 }
 
+#[derive(Default)]
 struct Find {
     twice: HashSet<ParamId>,
     /// Whether places with the same values share a leaf, too.
@@ -115,6 +135,10 @@ struct Find {
     /// The first place of each leaf, by the id and whether it is trained.
     seen: HashMap<(ParamId, bool), (usize, RocmTensor)>,
     first: HashMap<usize, usize>,
+    /// The places that are not trained, and their ids.
+    frozen: HashMap<usize, ParamId>,
+    /// The ids that are trained at a place.
+    trained: HashSet<ParamId>,
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for Find {
@@ -125,10 +149,16 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Find {
             return;
         }
         let value = param.val();
+        let key = (param.id, value.is_require_grad());
+        if value.is_require_grad() {
+            self.trained.insert(param.id);
+        } else {
+            self.frozen.insert(place, param.id);
+        }
+        // It shares no leaf, but may be a frozen clone.
         if matches!(value.dtype(), DType::QFloat(_)) {
             return;
         }
-        let key = (param.id, value.is_require_grad());
         let value = rocm(value.inner());
         let (first, leaf) = self.seen.entry(key).or_insert_with(|| (place, value.clone()));
         if *first == place {
@@ -142,15 +172,20 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Find {
 }
 
 struct Release<'a> {
-    first: &'a HashMap<usize, usize>,
+    ties: &'a Ties,
     place: usize,
 }
 
 impl<B: AutodiffBackend> ModuleMapper<B> for Release<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+    fn map_float<const D: usize>(&mut self, mut param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let place = self.place;
         self.place += 1;
-        if !self.first.contains_key(&place) {
+        if self.ties.frozen.contains_key(&place) {
+            param.id = ParamId::new();
+        }
+        // Clones share the value of a running statistic, not only its memory. So emptying one place
+        // would empty all.
+        if !self.ties.first.contains_key(&place) || !param.val().is_require_grad() {
             return param;
         }
         let (id, leaf, mapper) = param.consume();
@@ -159,24 +194,27 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Release<'_> {
 }
 
 struct Restore<B: AutodiffBackend> {
-    first: HashMap<usize, usize>,
+    ties: Ties,
     place: usize,
     /// The leaves and their ids, by their first places.
     leaves: HashMap<usize, (ParamId, FloatTensor<B>)>,
 }
 
 impl<B: AutodiffBackend> ModuleMapper<B> for Restore<B> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+    fn map_float<const D: usize>(&mut self, mut param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let place = self.place;
         self.place += 1;
-        let shared = self.first.get(&place).and_then(|first| self.leaves.get(first));
+        if let Some(&id) = self.ties.frozen.get(&place) {
+            param.id = id;
+        }
+        let shared = self.ties.first.get(&place).and_then(|first| self.leaves.get(first));
         match shared {
             Some((id, leaf)) => {
                 let (_, _, mapper) = param.consume();
                 Param::from_mapped_value(*id, wrap(leaf.clone()), mapper)
             }
             None => {
-                if self.first.values().any(|&first| first == place) {
+                if self.ties.first.values().any(|&first| first == place) {
                     self.leaves.insert(place, (param.id, primitive(param.val())));
                 }
                 param

@@ -39,8 +39,8 @@ use crate::fuse::{Route, primitive};
 /// [`burn_rocm::warm_up()`] with a training step, which gets a copy of a model and of its optimizer
 /// in each run. Afterwards the model's parameters and running statistics, the optimizer's state and
 /// the random numbers are what they were. On GPUs, MIOpen chooses its algorithms earlier than
-/// without a warm-up, so the first steps may differ in the last digits. They don't with
-/// [`Config::deterministic`](burn_rocm::Config::deterministic).
+/// without a warm-up, so the first steps may differ in the last digits. With
+/// [`deterministic`](burn_rocm::Config::deterministic) they are the same.
 ///
 /// Several models, such as those of a GAN, are a tuple, and so are several optimizers, a
 /// [`GradScaler`](crate::amp::GradScaler) or anything else that is [`Clone`] and that a step changes.

@@ -106,6 +106,17 @@ fn places(offsets: Tensor<1, Int>, rows: usize) -> [Tensor<2, Int>; 2] {
     [sequence, row - end]
 }
 
+/// In training, drops each score with this probability.
+fn dropped(scores: Tensor<3>, prob: f64) -> Tensor<3> {
+    // Burn's dropout multiplies by 1 / (1 - prob). That factor is infinite at 1, and Burn 0.22
+    // refuses 1.
+    match prob < 1.0 {
+        true => DropoutConfig::new(prob).init().forward(scores),
+        false if scores.device().is_autodiff() => scores.mul_scalar(0.0),
+        false => scores,
+    }
+}
+
 /// Attention by Burn's ops.
 fn composed(
     query: Tensor<3>,
@@ -141,7 +152,7 @@ fn composed(
     };
     let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
     let scores = query.swap_dims(0, 1).matmul(heads_first(key).transpose()).mul_scalar(scale);
-    let scores = DropoutConfig::new(options.dropout).init().forward(scores);
+    let scores = dropped(scores, options.dropout);
     // Scores are 0 in rows that see nothing, whose gradient would otherwise be NaN.
     let scores = scores.mask_fill(hidden.clone(), 0.0);
     let scores = scores.mask_fill(hidden.clone().bool_and(sees), f32::NEG_INFINITY);

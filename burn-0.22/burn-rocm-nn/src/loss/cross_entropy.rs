@@ -2,16 +2,19 @@
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Int, Tensor};
 use burn_rocm::fused::ClassScores;
 
 use super::check_options;
 use super::classes::{Options, class_loss};
+use super::nll::NllLoss;
 
 /// Configuration of [`CrossEntropyLoss`].
 #[derive(Config, Debug)]
 pub struct CrossEntropyLossConfig {
-    /// Pad tokens: rows with these targets have no loss, and do not count in the mean.
+    /// Pad tokens: rows with these targets have no loss, and do not count in the mean. They need
+    /// not be classes.
     pub pad_tokens: Option<Vec<usize>>,
     /// A positive weight for each class. The loss is then divided by the sum of the targets'
     /// weights.
@@ -120,6 +123,18 @@ impl CrossEntropyLoss {
     }
 
     fn composed(&self, logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+        let [_, classes] = logits.dims();
+        // Burn's loss reads the class of each target, even of a pad token that is not a class.
+        if self.pad_tokens.iter().flatten().any(|&token| token >= classes) {
+            let log_probs = match (self.logits, logits.dtype().finfo()) {
+                (true, _) => log_softmax(logits, 1),
+                // As in Burn, a probability of 0 has a finite logarithm.
+                (false, Some(info)) => logits.clamp_min(info.min_positive.sqrt()).log(),
+                (false, None) => logits.log(),
+            };
+            let Self { pad_tokens, weights, smoothing, .. } = self.clone();
+            return NllLoss { pad_tokens, weights, smoothing }.composed("cross_entropy", log_probs, targets);
+        }
         let loss = burn::nn::loss::CrossEntropyLoss {
             pad_tokens: self.pad_tokens.clone(),
             weights: self.weights.clone(),

@@ -12,7 +12,8 @@ use crate::fuse::refuse;
 /// Configuration of [`NllLoss`].
 #[derive(Config, Debug)]
 pub struct NllLossConfig {
-    /// Pad tokens: rows with these targets have no loss, and do not count in the mean.
+    /// Pad tokens: rows with these targets have no loss, and do not count in the mean. They need
+    /// not be classes.
     pub pad_tokens: Option<Vec<usize>>,
     /// A positive weight for each class. The loss is then divided by the sum of the targets'
     /// weights.
@@ -99,21 +100,35 @@ impl NllLoss {
         };
         const NAMES: [&str; 2] = ["nn_nll_loss", "nn_nll_loss_backward"];
         class_loss("NllLoss", NAMES, options, self.weights.as_ref(), &log_probs, &targets)
-            .unwrap_or_else(|| self.composed(log_probs, targets))
+            .unwrap_or_else(|| self.composed("nll_loss", log_probs, targets))
     }
 
-    fn composed(&self, log_probs: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+    /// The loss by Burn's ops. `op` is the loss's name in errors.
+    pub(super) fn composed(
+        &self,
+        op: &'static str,
+        log_probs: Tensor<2>,
+        targets: Tensor<1, Int>,
+    ) -> Tensor<1> {
         let [rows, classes] = log_probs.dims();
         if targets.dims() != [rows] {
             let found = format!("{:?}", targets.dims());
-            refuse("nll_loss", format!("a target for each of {rows} rows"), found);
+            refuse(op, format!("a target for each of {rows} rows"), found);
         }
         let smoothing = f64::from(self.smoothing.unwrap_or(0.0));
+        // A pad token need not be a class. Its row reads class 0 here; its weight becomes 0
+        // below.
+        let outside = self.pad_tokens.iter().flatten().filter(|&&token| token >= classes);
+        let outside = outside.map(|&token| targets.clone().equal_scalar(token as i64));
+        let at = match outside.reduce(|one, other| one.bool_or(other)) {
+            Some(outside) => targets.clone().mask_fill(outside, 0),
+            None => targets.clone(),
+        };
         let weight = match &self.weights {
-            Some(weights) => weights.clone().gather(0, targets.clone()),
+            Some(weights) => weights.clone().gather(0, at.clone()),
             None => Tensor::ones([rows], (&log_probs.device(), log_probs.dtype())),
         };
-        let mut loss = log_probs.clone().gather(1, targets.clone().reshape([rows, 1])).reshape([rows]);
+        let mut loss = log_probs.clone().gather(1, at.reshape([rows, 1])).reshape([rows]);
         loss = loss * weight.clone();
         if self.smoothing.is_some() {
             let all = match &self.weights {

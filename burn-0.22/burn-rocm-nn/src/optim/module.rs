@@ -18,6 +18,8 @@ use crate::ties::Ties;
 /// [`amp`](crate::amp) converted. On this project's device kernels read f16 and bf16 gradients of
 /// f32 parameters as they are; all others are cast first.
 ///
+/// If a parameter has frozen clones in the module, its gradient updates the trained one.
+///
 /// If a step fails on the device, the step panics with the error and the optimizer loses its
 /// states.
 #[derive(Clone)]

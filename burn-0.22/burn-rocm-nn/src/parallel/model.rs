@@ -183,7 +183,7 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
     /// which is the next one's input, from its index and input, `last` the loss. `first` and
     /// `block` are called twice in each step. All blocks' inputs have the same rank.
     ///
-    /// Does not wait for the device.
+    /// Waits for the device only with a scaler, to read whether a gradient overflowed.
     pub fn step<const D: usize>(
         &mut self,
         lr: f64,

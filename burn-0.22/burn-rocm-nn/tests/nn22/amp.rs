@@ -1,11 +1,11 @@
 //! Mixed precision.
 
-use burn::module::{Module, ParamId, RunningState};
+use burn::module::{Module, Param, ParamId, RunningState};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burn_rocm_nn_022::amp::{GradScaler, GradScalerConfig, GradScalerRecord, Mixed, Precision};
-use burn_rocm_nn_022::optim::AdamWConfig;
+use burn_rocm_nn_022::optim::{AdamWConfig, SgdConfig};
 use burn_rocm_nn_022::{Act, LayerNorm, LayerNormConfig, LinearAct};
 
 use crate::worlds::{Ty, assert_same, flex, uniform, v22};
@@ -65,6 +65,25 @@ fn training_as_with_burn_0_21() {
         let limit = (step + 1) as f64 * 2.0 * 8.0 * 8.0 * 2f64.powi(-11);
         assert!((a - b).abs() <= limit, "step {step}: {a}, on burn-flex {b}");
     }
+}
+
+/// If one of two clones is frozen, the gradient gets the dtype of the other, also if the module
+/// lists the frozen one first.
+#[test]
+fn a_gradient_gets_the_dtype_of_the_trained_clone() {
+    let (id, value) = (ParamId::new(), v22::of::<1>(vec![0.5; 3], [3], Ty::F32));
+    let frozen = Param::initialized(id, value.clone().cast(FloatDType::F16));
+    let model = (frozen, Param::initialized(id, value.require_grad()));
+    let mut scaler = GradScalerConfig::new().init();
+    // A gradient that f16 does not hold.
+    let loss = (model.1.val() * 1e6).sum();
+    let grads = GradientsParams::from_grads(scaler.scale(loss).backward(), &model);
+    let (frozen, trained) = scaler.step(&mut SgdConfig::new().init(), 1e-6, model, grads);
+    assert_eq!(frozen.val().dtype(), DType::F16);
+    assert_eq!(v22::read(frozen.val()), [0.5; 3]);
+    // The rate is off by half a unit in its last place.
+    let trained = v22::read(trained.val());
+    assert!(trained.iter().all(|value| (value + 0.5).abs() < 1e-6), "{trained:?}");
 }
 
 /// The wrapper's steps have the bits of steps by its parts, some of which overflow in f16.

@@ -70,7 +70,10 @@ fn attention_to_other_tokens_and_its_weights() {
 #[test]
 fn packed_sequences() {
     macro_rules! attended {
-        ($v:ident, $nn:ident, $ty:ident, $causal:expr, $window:expr) => {{
+        ($v:ident, $nn:ident, $ty:ident, $causal:expr, $window:expr) => {
+            attended!($v, $nn, $ty, $causal, $window, None, 0.0)
+        };
+        ($v:ident, $nn:ident, $ty:ident, $causal:expr, $window:expr, $scale:expr, $dropout:expr) => {{
             use $nn::attention::{PackedAttentionOptions, PackedSequences, packed_attention};
             let [q, k, x] = [(1, 45, 4, 8), (2, 41, 2, 8), (3, 41, 2, 5)]
                 .map(|(tag, rows, heads, width)| $v::leaf::<3>(tag, [rows, heads, width], $ty));
@@ -79,6 +82,8 @@ fn packed_sequences() {
             let options = PackedAttentionOptions {
                 causal: $causal,
                 window: $window,
+                scale: $scale,
+                dropout: $dropout,
                 ..PackedAttentionOptions::default()
             };
             let scaled = q.clone() * 0.25;
@@ -96,6 +101,20 @@ fn packed_sequences() {
         let expected = attended!(flex, nn, ty, causal, window);
         for found in [attended!(v22, nn, ty, causal, window), attended!(v22b, nn, ty, causal, window)] {
             crate::worlds::assert_near("packed attention", &found, &expected, 64);
+        }
+        // Scores that are all dropped are 0.
+        let expected = attended!(flex, nn, ty, causal, window, Some(0.0), 0.0);
+        for found in [
+            attended!(flex, nn, ty, causal, window, None, 1.0),
+            attended!(v22, nn, ty, causal, window, None, 1.0),
+            attended!(v22b, nn, ty, causal, window, None, 1.0),
+        ] {
+            let [found, expected] = [&found, &expected].map(|results| {
+                let by_scores = results[1].iter().chain(&results[2]);
+                assert!(by_scores.clone().all(|grad| *grad == 0.0), "{results:?}");
+                [results[0].clone(), results[3].clone()]
+            });
+            crate::worlds::assert_near("all scores dropped", &found, &expected, 64);
         }
     }
 }

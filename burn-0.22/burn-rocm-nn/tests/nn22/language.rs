@@ -1,7 +1,7 @@
 //! The parts of a language model's layer.
 
 use burn::tensor::{DType, Device, Distribution, Tensor};
-use burn_rocm_nn_022::language::{AttentionRule, attention};
+use burn_rocm_nn_022::language::{AttentionRule, DecoderConfig, Positions, attention};
 
 use crate::attention::refused;
 use crate::worlds::{assert_same_but_for_a_sum, same_as_021};
@@ -71,6 +71,16 @@ fn rotary_embeddings() {
             v::results(heads.query * (heads.key.narrow(1, 0, 2)), &[&x], &norm)
         });
     }
+}
+
+#[test]
+fn a_decoder_without_cross_attention_refuses_an_encoder() {
+    let device = Device::rocm(0);
+    let decoder = DecoderConfig::new(24, 40, 1, 4).init(&device);
+    let tokens = || Tensor::<3>::zeros([1, 2, 24], &device);
+    refused("Decoder", "tokens of an encoder", || {
+        decoder.forward(tokens(), &Positions::FromZero, Some(tokens()))
+    });
 }
 
 /// A plain query counts as a constant.

@@ -53,6 +53,52 @@ fn cross_entropy() {
     }
 }
 
+/// The loss is that of the other rows alone: fused and composed, on this device and on burn-flex.
+#[test]
+fn pad_tokens_need_not_be_classes() {
+    use crate::worlds::{Ty, assert_near, flex, v22};
+    use burn_rocm_nn_022::loss::{CrossEntropyLossConfig, NllLossConfig};
+    let all = vec![3, 99, 10, 99, 7, 1];
+    let [rows, others] = [vec![0, 2, 4, 5], vec![3, 10, 7, 1]];
+    // With Burn 0.22 the kernel does not take ten pad tokens, or weights beside one that is no class.
+    for pads in [vec![99], (99..109).collect::<Vec<_>>()] {
+        for weights in [None, Some((1..=11).map(|c| c as f32 / 4.0).collect::<Vec<_>>())] {
+            for smoothing in [None, Some(0.25)] {
+                macro_rules! losses {
+                    ($v:ident, $padded:expr) => {{
+                        let x = crate::worlds::uniform(1, 66).into_iter().map(|x| 0.5 + x / 5.0).collect();
+                        let x = $v::of::<2>(x, [6, 11], Ty::F64).require_grad();
+                        let (scores, targets, pads) = match $padded {
+                            true => (x.clone(), $v::ints(all.clone(), [6]), Some(pads.clone())),
+                            false => {
+                                let scores = x.clone().select(0, $v::ints(rows.clone(), [4]));
+                                (scores, $v::ints(others.clone(), [4]), None)
+                            }
+                        };
+                        let config = NllLossConfig::new().with_pad_tokens(pads.clone());
+                        let config = config.with_weights(weights.clone()).with_smoothing(smoothing);
+                        let mut nll = config.init(&$v::device());
+                        nll.weights = nll.weights.map(|weights| weights.cast($v::dtype(Ty::F64)));
+                        let mut loss = nll.forward(scores.clone(), targets.clone());
+                        for logits in [true, false] {
+                            let config = CrossEntropyLossConfig::new().with_pad_tokens(pads.clone());
+                            let config = config.with_weights(weights.clone()).with_smoothing(smoothing);
+                            let mut entropy = config.with_logits(logits).init(&$v::device());
+                            entropy.weights = nll.weights.clone();
+                            loss = loss + entropy.forward(scores.clone(), targets.clone());
+                        }
+                        $v::results(loss, &[&x], &$v::NONE)
+                    }};
+                }
+                let what = format!("{pads:?} {weights:?} {smoothing:?}");
+                let expected = losses!(v22, false);
+                assert_near(&what, &losses!(v22, true), &expected, 64);
+                assert_near(&format!("{what} on burn-flex"), &losses!(flex, true), &expected, 64);
+            }
+        }
+    }
+}
+
 /// Burn 0.22 takes the mean over the rows that are no pad tokens.
 #[test]
 fn pad_tokens_do_not_count() {

@@ -2,11 +2,12 @@
 
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim as theirs;
 use burn::optim::GradientsParams;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
+use burn::tensor::quantization::QuantScheme;
 use burn::tensor::{Device, Tensor};
 use burn_rocm::trace::counting;
 use burn_rocm_nn_022::optim as ours;
@@ -257,6 +258,78 @@ fn a_gradient_that_does_not_fit() {
     let grads = GradientsParams::from_grads(loss.backward(), &model);
     let model = optim.step(LR, model, grads);
     assert!(values(&model).iter().flatten().all(|value| value.is_finite()));
+}
+
+/// A frozen clone has the id of its original. The step leaves it as it is, also if the module lists
+/// it first.
+#[test]
+fn a_step_updates_the_trained_one_of_clones() {
+    let device = Device::rocm(0).autodiff();
+    let trained = v22::filled(LinearConfig::new(3, 2).with_bias(false).init(&device), Ty::F32);
+    // The frozen one, and the trained one.
+    let model: [Linear; 2] = [trained.clone().no_grad(), trained];
+    let [x, y] = [1, 2].map(|tag| v22::tensor::<2>(tag, [4, 3], Ty::F32));
+    let loss = (model[0].forward(x) * model[1].forward(y)).sum();
+    let grads = GradientsParams::from_grads(loss.backward(), &model);
+    let id = model[1].weight.id;
+    let before = values(&model);
+    let grad: Vec<f64> = grads.get::<2>(id).unwrap().into_data().iter::<f64>().collect();
+    let model = ours::SgdConfig::new().init().step(0.125, model, grads);
+    assert_eq!([model[0].weight.id, model[1].weight.id], [id; 2]);
+    assert!(!model[0].weight.val().is_require_grad() && model[1].weight.val().is_require_grad());
+    let after = values(&model);
+    assert_eq!(after[0], before[0]);
+    // A product by a power of two is exact. Gradients are below 2^7, so the difference is below 2^4.
+    for ((after, before), grad) in after[1].iter().zip(&before[1]).zip(grad) {
+        let expected = before - 0.125 * grad;
+        assert!((after - expected).abs() <= 2f64.powi(4 - 24), "{after}, expected {expected}");
+    }
+}
+
+/// The same for a frozen clone on another device, and for a quantised one.
+#[test]
+fn a_step_leaves_frozen_clones_elsewhere() {
+    let device = Device::rocm(0).autodiff();
+    let trained = v22::filled(LinearConfig::new(4, 8).with_bias(false).init(&device), Ty::F32);
+    let frozen = trained.clone().no_grad();
+    let elsewhere = frozen.clone().to_device(&Device::flex().autodiff()).no_grad();
+    let mut quantised = frozen;
+    quantised.weight = quantised.weight.map(|weight| weight.quantize_dynamic(&QuantScheme::default()));
+    for first in [elsewhere, quantised] {
+        let model: [Linear; 2] = [first, trained.clone()];
+        assert_eq!(model[0].weight.id, model[1].weight.id);
+        let loss = model[1].forward(v22::tensor::<2>(1, [3, 4], Ty::F32)).sum();
+        let grads = GradientsParams::from_grads(loss.backward(), &model);
+        let bytes = |model: &[Linear; 2]| model.each_ref().map(|layer| layer.weight.val().into_data());
+        let (before, dtype) = (bytes(&model), model[0].weight.val().dtype());
+        let id = model[1].weight.id;
+        let model = ours::SgdConfig::new().init().step(0.125, model, grads);
+        let after = bytes(&model);
+        assert_eq!([model[0].weight.id, model[1].weight.id], [id; 2], "{dtype:?}");
+        assert!(after[0] == before[0] && after[1] != before[1], "{dtype:?}");
+    }
+}
+
+/// Clones of a batch norm share their running statistics, which no step changes.
+#[test]
+fn a_step_leaves_the_statistics_of_clones() {
+    let device = Device::rocm(0).autodiff();
+    let norm: BatchNorm = BatchNormConfig::new(3).init(&device);
+    drop((norm.gamma.val(), norm.beta.val()));
+    let model = [norm.clone(), norm];
+    let y = model[1].forward(model[0].forward(v22::tensor::<2>(1, [8, 3], Ty::F32)));
+    let grads = GradientsParams::from_grads(y.powf_scalar(2.0).sum().backward(), &model);
+    // Burn applies the last update now. Until then it is kept aside, where no step finds it.
+    drop(model.valid());
+    let statistics = |model: &[BatchNorm; 2]| {
+        let of = |norm: &BatchNorm| [&norm.running_mean, &norm.running_var].map(|state| state.value_sync());
+        model.each_ref().map(|norm| of(norm).map(v22::read))
+    };
+    let (before, gamma) = (statistics(&model), v22::read(model[0].gamma.val()));
+    let model = ours::SgdConfig::new().init().step(0.1, model, grads);
+    assert_eq!(statistics(&model), before);
+    let after = model.each_ref().map(|norm| v22::read(norm.gamma.val()));
+    assert!(after[0] != gamma && after[0] == after[1], "{after:?}");
 }
 
 /// Burn keeps a parameter's clipping with its state, from the first step on.

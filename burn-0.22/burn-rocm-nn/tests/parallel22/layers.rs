@@ -4,6 +4,7 @@
 use burn::module::Lora;
 use burn::tensor::{FloatDType, Gradients};
 use burn_rocm::{RocmError, take_last_error};
+use burn_rocm_nn_022::amp::Precision;
 use burn_rocm_nn_022::attention::{
     MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, generate_autoregressive_mask,
 };
@@ -167,6 +168,24 @@ fn inference_and_frozen_layers_are_a_ranks_own() {
         sync.valid().forward(x.clone().inner()).into_data().assert_eq(&expected, true);
         let expected = norm(&device).freeze().forward(x.clone()).into_data();
         sync.freeze().forward(x).into_data().assert_eq(&expected, true);
+    });
+}
+
+/// A conversion leaves the norm in f32, as it leaves `BatchNorm`.
+#[test]
+fn mixed_precision_keeps_the_norm() {
+    let Some(count) = devices("layers::mixed_precision_keeps_the_norm") else { return };
+    on_ranks(count, |ranks, device| {
+        let norm = SyncBatchNorm::of(BatchNormConfig::new(CHANNELS).init(&device), ranks.communicator());
+        let half = Precision::new(FloatDType::BF16).convert(&norm);
+        let x = Tensor::<3>::ones([2, CHANNELS, SPATIAL], &device);
+        let output = half.forward(x.cast(FloatDType::BF16));
+        assert_eq!(output.dtype(), DType::BF16);
+        let grads = ranks.backward(&half, Some(output.sum()));
+        for param in [&half.gamma, &half.beta] {
+            let grad = grads.get::<1>(param.id).unwrap();
+            assert_eq!([param.val().dtype(), grad.dtype()], [DType::F32; 2]);
+        }
     });
 }
 

@@ -187,6 +187,36 @@ fn a_clone_with_other_values_stays_apart() {
     });
 }
 
+/// All ranks reduce the gradients in one order, also those without gradients, if the module lists a
+/// frozen clone before its original.
+#[test]
+fn a_frozen_clone_keeps_the_order_of_gradients() {
+    let Some(count) = devices("tied::a_frozen_clone_keeps_the_order_of_gradients") else { return };
+    #[derive(Module, Debug)]
+    struct Target {
+        frozen: Linear,
+        body: Linear,
+        head: Linear,
+    }
+    let found = on_ranks(count, |mut ranks, device| {
+        let [head, body] = [0, 2].map(|seed| linear(FEATURES, 1, seed, &device));
+        let net = Target { frozen: head.clone().no_grad(), body, head };
+        let loss = (ranks.rank() == 0).then(|| {
+            let (x, y) = samples(&[1, 2, 3], &device);
+            (net.body.forward(x.clone()) + net.head.forward(x) * 2.0 - y).powi_scalar(2).mean()
+        });
+        let share = Share::of(if loss.is_some() { 3 } else { 0 }, 3);
+        let grads = ranks.backward(&net, loss);
+        let own = numbers(&net, Some(&grads));
+        (own, numbers(&net, Some(&ranks.reduce(&net, grads, share))))
+    });
+    let expected = &found[0].0;
+    assert_ne!(expected[2], expected[4], "the layers have other gradients");
+    for (rank, (_, reduced)) in found.iter().enumerate() {
+        assert_eq!(reduced, expected, "rank {rank}");
+    }
+}
+
 /// The gradient of a converted copy is that of both places.
 #[test]
 fn a_converted_copy_keeps_its_ties() {

@@ -65,6 +65,26 @@ pub(crate) fn bits<M: Module>(module: &M) -> Vec<Vec<u32>> {
     bits.0
 }
 
+/// The bits that replays of a training step leave as single steps do: those of trained parameters.
+/// For Burn 0.22's `BatchNorm`, each replay starts from the running statistics before the capture.
+pub(crate) fn replayed_bits<M: Module>(module: &M) -> Vec<Vec<u32>> {
+    let mut bits = TrainedBits::default();
+    module.visit(&mut bits);
+    bits.0
+}
+
+#[derive(Default)]
+struct TrainedBits(Vec<Vec<u32>>);
+
+impl ModuleVisitor for TrainedBits {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        if value.is_require_grad() {
+            self.0.push(value.inner().into_data().iter::<f32>().map(f32::to_bits).collect());
+        }
+    }
+}
+
 #[derive(Default)]
 struct Bits(Vec<Vec<u32>>);
 

@@ -107,6 +107,17 @@ fn places<B: Backend>(offsets: Tensor<B, 1, Int>, rows: usize) -> [Tensor<B, 2, 
     [sequence, row - end]
 }
 
+/// In training, drops each score with this probability.
+fn dropped<B: Backend>(scores: Tensor<B, 3>, prob: f64) -> Tensor<B, 3> {
+    // Burn's dropout multiplies by 1 / (1 - prob). That factor is infinite at 1, and Burn 0.22
+    // refuses 1.
+    match prob < 1.0 {
+        true => DropoutConfig::new(prob).init().forward(scores),
+        false if B::ad_enabled(&scores.device()) => scores.mul_scalar(0.0),
+        false => scores,
+    }
+}
+
 /// Attention by Burn's ops.
 fn composed<B: Backend>(
     query: Tensor<B, 3>,
@@ -142,7 +153,7 @@ fn composed<B: Backend>(
     };
     let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
     let scores = query.swap_dims(0, 1).matmul(heads_first(key).transpose()).mul_scalar(scale);
-    let scores = DropoutConfig::new(options.dropout).init().forward(scores);
+    let scores = dropped(scores, options.dropout);
     // Scores are 0 in rows that see nothing, whose gradient would otherwise be NaN.
     let scores = scores.mask_fill(hidden.clone(), 0.0);
     let scores = scores.mask_fill(hidden.clone().bool_and(sees), f32::NEG_INFINITY);

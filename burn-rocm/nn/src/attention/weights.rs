@@ -16,6 +16,11 @@ use crate::ops::attention::{Rule, WeightsOp};
 /// Replaces Burn's `Tensor<B, 4>` and derefs to one. So `output.weights.dims()` and
 /// `output.weights.clone()` (a tensor) compile as with Burn. A method that takes the tensor by
 /// value needs `output.weights.clone()` or [`into_tensor`](Self::into_tensor) first.
+///
+/// It holds what the weights are computed from: queries and keys, or the tokens and the parameters
+/// of the layers that make these. An optimizer does not write a parameter in place while something
+/// holds it, and a [graph](burn_rocm::graph) can't capture such a step. Keep only the output's
+/// context where the weights are not needed.
 #[derive(Debug)]
 pub struct MhaWeights<B: Backend> {
     made: OnceLock<Tensor<B, 4>>,

@@ -284,13 +284,20 @@ impl<B: Backend> Decoder<B> {
     /// - encoded: `[batch, keys, d_model]`, for layers with cross attention
     ///
     /// # Panics
-    /// As [`DecoderLayer::forward`].
+    /// As [`DecoderLayer::forward`]. `encoded` is refused if no layer has cross attention.
     pub fn forward(
         &self,
         tokens: Tensor<B, 3>,
         positions: &Positions<B>,
         encoded: Option<Tensor<B, 3>>,
     ) -> Tensor<B, 3> {
+        if encoded.is_some() && self.layers.iter().all(|layer| layer.cross.is_none()) {
+            refuse(
+                "Decoder",
+                "no encoder's tokens, because no layer has cross attention",
+                "tokens of an encoder",
+            );
+        }
         let norm_of = |at: usize| self.layers.get(at).map_or(&self.norm, |layer| &layer.attention_norm);
         let mut state = [tokens.clone(), norm_of(0).forward(tokens)];
         for (at, layer) in self.layers.iter().enumerate() {

@@ -2,17 +2,20 @@
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::tensor::activation::log_softmax;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor};
 use burn_rocm::fused::ClassScores;
 
 use super::check_options;
 use super::classes::{Options, class_loss};
+use super::nll::NllLoss;
 
 /// Configuration of [`CrossEntropyLoss`].
 #[derive(Config, Debug)]
 pub struct CrossEntropyLossConfig {
-    /// Pad tokens: rows with these targets have no loss, but count in the mean's divisor.
+    /// Pad tokens: rows with these targets have no loss, but count in the mean's divisor. If the
+    /// loss has weights, a pad token that is not a class counts with weight 0.
     pub pad_tokens: Option<Vec<usize>>,
     /// A positive weight for each class. The loss is then divided by the sum of the targets'
     /// weights.
@@ -116,6 +119,18 @@ impl<B: Backend> CrossEntropyLoss<B> {
     }
 
     fn composed(&self, logits: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
+        let [_, classes] = logits.dims();
+        // Burn's loss reads the class of each target, even of a pad token that is not a class.
+        if self.pad_tokens.iter().flatten().any(|&token| token >= classes) {
+            let log_probs = match (self.logits, self.smoothing, logits.dtype().finfo()) {
+                (true, _, _) => log_softmax(logits, 1),
+                // As in Burn, a probability of 0 has a finite logarithm.
+                (false, None, Some(info)) => logits.clamp_min(info.min_positive.sqrt()).log(),
+                (false, _, _) => logits.log(),
+            };
+            let Self { pad_tokens, weights, smoothing, .. } = self.clone();
+            return NllLoss { pad_tokens, weights, smoothing }.composed("cross_entropy", log_probs, targets);
+        }
         let loss = burn::nn::loss::CrossEntropyLoss {
             pad_tokens: self.pad_tokens.clone().filter(|tokens| !tokens.is_empty()),
             weights: self.weights.clone(),

@@ -13,7 +13,8 @@ use crate::fuse::refuse;
 /// Configuration of [`NllLoss`].
 #[derive(Config, Debug)]
 pub struct NllLossConfig {
-    /// Pad tokens: rows with these targets have no loss, but count in the mean's divisor.
+    /// Pad tokens: rows with these targets have no loss, but count in the mean's divisor. If the
+    /// loss has weights, a pad token that is not a class counts with weight 0.
     pub pad_tokens: Option<Vec<usize>>,
     /// A positive weight for each class. The loss is then divided by the sum of the targets'
     /// weights.
@@ -100,18 +101,38 @@ impl<B: Backend> NllLoss<B> {
         };
         const NAMES: [&str; 2] = ["nn_nll_loss", "nn_nll_loss_backward"];
         class_loss("NllLoss", NAMES, options, self.weights.as_ref(), &log_probs, &targets)
-            .unwrap_or_else(|| self.composed(log_probs, targets))
+            .unwrap_or_else(|| self.composed("nll_loss", log_probs, targets))
     }
 
-    fn composed(&self, log_probs: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
+    /// The loss by Burn's ops. `op` is the loss's name in errors.
+    pub(super) fn composed(
+        &self,
+        op: &'static str,
+        log_probs: Tensor<B, 2>,
+        targets: Tensor<B, 1, Int>,
+    ) -> Tensor<B, 1> {
         let [rows, classes] = log_probs.dims();
         if targets.dims() != [rows] {
             let found = format!("{:?}", targets.dims());
-            refuse("nll_loss", format!("a target for each of {rows} rows"), found);
+            refuse(op, format!("a target for each of {rows} rows"), found);
         }
         let smoothing = self.smoothing.unwrap_or(0.0);
-        let weight = self.weights.as_ref().map(|weights| weights.clone().gather(0, targets.clone()));
-        let mut loss = log_probs.clone().gather(1, targets.clone().reshape([rows, 1])).reshape([rows]);
+        // A pad token need not be a class. Its row reads class 0, and has no weight.
+        let outside = self.pad_tokens.iter().flatten().filter(|&&token| token >= classes);
+        let outside = outside.map(|&token| targets.clone().equal_elem(token as i64));
+        let outside = outside.reduce(|one, other| one.bool_or(other));
+        let at = match &outside {
+            Some(outside) => targets.clone().mask_fill(outside.clone(), 0),
+            None => targets.clone(),
+        };
+        let weight = self.weights.as_ref().map(|weights| {
+            let weight = weights.clone().gather(0, at.clone());
+            match &outside {
+                Some(outside) => weight.mask_fill(outside.clone(), 0),
+                None => weight,
+            }
+        });
+        let mut loss = log_probs.clone().gather(1, at.reshape([rows, 1])).reshape([rows]);
         if let Some(weight) = &weight {
             loss = loss * weight.clone();
         }

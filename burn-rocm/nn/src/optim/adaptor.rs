@@ -46,6 +46,9 @@ pub trait Rules<B: Backend>: Clone + Send + Sync {
 /// Burn's optimizer runs. Gradients may be of a narrower float type than their parameters, as in a
 /// model that [`amp`](crate::amp) converted. On [`Rocm`](burn_rocm::Rocm) kernels read f16 and bf16
 /// gradients of f32 parameters as they are; all others are cast first.
+///
+/// If a parameter has frozen clones in the module, its gradient updates the trained one on
+/// [`Rocm`](burn_rocm::Rocm). Burn's optimizer updates the one that the module lists first.
 #[derive(Clone)]
 pub struct OptimizerAdaptor<O, M, B>
 where
@@ -263,22 +266,28 @@ where
 }
 
 /// Casts gradients to the dtypes of their parameters if those are wider.
-struct Widen(GradientsParams);
+struct Widen {
+    ties: Ties,
+    grads: GradientsParams,
+}
 
 impl Widen {
     fn all<B: AutodiffBackend, M: AutodiffModule<B>>(module: &M, grads: GradientsParams) -> GradientsParams {
-        let mut widen = Self(grads);
+        let mut widen = Self { ties: Ties::of::<B>(module), grads };
         module.visit(&mut widen);
-        widen.0
+        widen.grads
     }
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for Widen {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        let Some(grad) = self.0.get::<B::InnerBackend, D>(param.id) else { return };
+        if self.ties.is_frozen_clone(param) {
+            return;
+        }
+        let Some(grad) = self.grads.get::<B::InnerBackend, D>(param.id) else { return };
         let dtype = param.val().dtype();
         if grad.dtype().size() < dtype.size() {
-            self.0.register(param.id, grad.cast(dtype));
+            self.grads.register(param.id, grad.cast(dtype));
         }
     }
 }

@@ -55,8 +55,7 @@ impl<B: Backend> SyncBatchNorm<B> {
     ///
     /// # Panics
     /// With `Invalid` on a backend other than [`Rocm`](burn_rocm::Rocm), or if the input does not fit
-    /// or is empty; with `Collective` or `Mismatch` if the ranks fail or differ; with `Capture` in a
-    /// capture.
+    /// or is empty; with `Collective` or `Mismatch` if the ranks fail or differ.
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         if !B::ad_enabled(&input.device()) {
             return self.alone().forward(input);

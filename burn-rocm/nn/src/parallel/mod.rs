@@ -87,6 +87,7 @@ use crate::ops::buckets::Entry;
 use crate::ops::divided::refuse_own;
 use crate::ops::parallel::Buckets;
 pub use crate::ops::parallel::Overlap;
+use crate::ties::Ties;
 pub use batch_norm::SyncBatchNorm;
 pub use blocks::{ParallelAttention, ParallelFeedForward};
 pub use config::ShardedModelConfig;
@@ -229,7 +230,7 @@ impl DataParallel {
         let apart = refuse_own(OP, self.communicator(), &Divided::of::<B>(module).groups);
         apart.unwrap_or_else(|error| raise(error));
         let _op = trace::op("nn_reduce", || "");
-        let mut take = Take { grads, seen: HashSet::new(), ids: vec![], entries: vec![], tensors: vec![] };
+        let mut take = Take::new(Ties::of::<B>(module), grads);
         visit::<B, M>(module, &mut take);
         let Take { ids, entries, tensors, .. } = take;
         let reduced = self.buckets().reduce(entries, tensors, share.weight());
@@ -274,7 +275,7 @@ pub fn clip_global_norm<B: AutodiffBackend, M: AutodiffModule<B>>(
 ) -> (GradientsParams, Tensor<B::InnerBackend, 1>) {
     on_rocm::<B>("clip_global_norm");
     let _op = trace::op("nn_clip_global_norm", || "");
-    let mut take = Take { grads, seen: HashSet::new(), ids: vec![], entries: vec![], tensors: vec![] };
+    let mut take = Take::new(Ties::of::<B>(module), grads);
     visit::<B, M>(module, &mut take);
     let with_grad = take.ids.into_iter().zip(take.tensors).filter_map(|(id, grad)| Some((id, grad?)));
     let (ids, tensors): (Vec<ParamId>, Vec<RocmTensor>) = with_grad.unzip();
@@ -313,6 +314,7 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Params {
 
 /// Takes the gradients of the parameters visited, in the order of the module.
 struct Take {
+    ties: Ties,
     grads: GradientsParams,
     /// A parameter that the module holds twice has one gradient.
     seen: HashSet<ParamId>,
@@ -321,11 +323,22 @@ struct Take {
     tensors: Vec<Option<RocmTensor>>,
 }
 
+impl Take {
+    fn new(ties: Ties, grads: GradientsParams) -> Self {
+        Self { ties, grads, seen: HashSet::new(), ids: vec![], entries: vec![], tensors: vec![] }
+    }
+}
+
 impl<B: AutodiffBackend> ModuleVisitor<B> for Take {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        // Its gradient is taken at the trained place, where ranks without gradients have its
+        // entry, too.
+        if self.ties.is_frozen_clone(param) {
+            return;
+        }
         let value = param.val();
         let grad = self.grads.remove::<B::InnerBackend, D>(param.id);
-        // Running statistics and frozen parameters have none, on all ranks.
+        // Running statistics and other frozen parameters have none, on all ranks.
         if (!value.is_require_grad() && grad.is_none()) || !self.seen.insert(param.id) {
             return;
         }

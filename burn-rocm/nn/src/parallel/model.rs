@@ -197,8 +197,9 @@ where
     /// which is the next one's input, from its index and input, `last` the loss. `first` and
     /// `block` are called twice in each step. All blocks' inputs have the same rank.
     ///
-    /// Does not wait for the device. With Burn 0.21, the threads of a process wait for each other
-    /// on the host twice for each unit, as [`DataParallel::backward`] describes it.
+    /// Waits for the device only with a scaler, to read whether a gradient overflowed. With Burn 0.21,
+    /// the threads of a process wait for each other on the host twice for each unit, as
+    /// [`DataParallel::backward`] describes it.
     pub fn step<const D: usize>(
         &mut self,
         lr: f64,

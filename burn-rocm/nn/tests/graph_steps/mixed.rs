@@ -1,40 +1,41 @@
 //! Captures that are refused, and replays between other work on the same tensors.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::PoisonError;
 
-use burn::module::{AutodiffModule, Module};
 use burn::optim::{GradientsParams, Optimizer};
+use burn::tensor::TensorData;
 use burn::tensor::backend::Backend;
-use burn::tensor::{Tensor, TensorData, TensorPrimitive};
 use burn_rocm::fused::optim::{self, Clip, Rule, State, Step};
 use burn_rocm::graph::{Graph, uncaptured};
-use burn_rocm::{RocmDevice, RocmError};
+use burn_rocm::{Rocm, RocmDevice, RocmError};
 use burn_rocm_nn::amp::GradScalerConfig;
 use burn_rocm_nn::optim::SgdConfig;
 use burn_rocm_nn::{BatchNormConfig, graph};
 
-use crate::{ALONE, B, Bits, Inner, Mlp, Net, bits_of, images};
+use crate::B;
+use crate::replays::alone;
+use crate::small::{Scores, batch, mlp};
+use crate::world::{Plain, bits, from_rocm, rocm, seed};
 
 /// Frees memory with large numbers. A step that ran on uncomputed memory would move the parameters
 /// by them.
 fn leave_numbers(device: &RocmDevice) {
-    let numbers = (0..16).map(|_| Tensor::<Inner, 1>::full([1 << 18], 1e30, device)).collect::<Vec<_>>();
-    Inner::sync(device).unwrap();
+    let numbers = (0..16).map(|_| Plain::<1>::full([1 << 18], 1e30, device)).collect::<Vec<_>>();
+    <Rocm>::sync(device).unwrap();
     drop(numbers);
 }
 
 /// A step may drop the error of what was refused and go on. What it enqueues then never runs.
 #[test]
 fn a_step_that_goes_on_after_a_refusal_changes_nothing() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let device = RocmDevice::default();
-    let (x, other) = (images(0, &device), Tensor::<Inner, 1>::ones([1], &device));
+    let (x, other) = (batch(0).images, Plain::<1>::ones([1], &device));
     let caught = |body: &dyn Fn()| drop(catch_unwind(AssertUnwindSafe(body)));
     let inner = || Graph::capture(&device, || other.clone() * 2.0).map(drop);
-    type Refused<'a> = (&'a str, &'a dyn Fn(&Tensor<Inner, 1>));
+    type Refused<'a> = (&'a str, &'a dyn Fn(&Plain<1>));
     let refused: [Refused<'_>; 5] = [
-        ("sync", &|_| drop(Inner::sync(&device))),
+        ("sync", &|_| drop(<Rocm>::sync(&device))),
         ("a read", &|loss| drop(loss.clone().try_into_data())),
         ("a read", &|loss| caught(&|| drop(loss.to_data()))),
         ("a capture", &|_| assert!(matches!(inner(), Err(RocmError::Capture { op: "a capture", .. })))),
@@ -44,8 +45,8 @@ fn a_step_that_goes_on_after_a_refusal_changes_nothing() {
         }),
     ];
     for (op, refuse) in refused {
-        let (mut model, mut optimizer) = (Some(Mlp::<B>::new(&device)), SgdConfig::new().init());
-        let before = bits_of(&model);
+        let (mut model, mut optimizer) = (Some(mlp()), SgdConfig::new().init());
+        let before = bits(model.as_ref().expect("a model"));
         leave_numbers(&device);
         let captured = Graph::capture_after(&device, 0, || {
             let taken = model.take().expect("put back below");
@@ -56,7 +57,7 @@ fn a_step_that_goes_on_after_a_refusal_changes_nothing() {
             model = Some(optimizer.step(0.1, taken, grads));
         });
         assert!(matches!(captured, Err(RocmError::Capture { op: found, .. }) if found == op), "{captured:?}");
-        assert_eq!(bits_of(&model), before, "{op}");
+        assert_eq!(bits(model.as_ref().expect("put back")), before, "{op}");
     }
     // What is refused outside of the capture leaves it as it is.
     let inside = || {
@@ -71,9 +72,9 @@ fn a_step_that_goes_on_after_a_refusal_changes_nothing() {
 /// Parameters that were added to a step in a capture are not updated after it.
 #[test]
 fn a_captured_step_does_not_run_outside_of_its_capture() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let device = RocmDevice::default();
-    let values = |value: f32| Tensor::<Inner, 1>::full([8], value, &device).into_primitive().tensor();
+    let values = |value: f32| rocm(Plain::<1>::full([8], value, &device));
     let (mut param, grad) = (Some(values(3.0)), values(1.0));
     let rule = Rule::Sgd(optim::Sgd { lr: 0.5, penalty: 0.0, momentum: None });
     let mut step = Step::new(rule, Clip::None);
@@ -84,32 +85,32 @@ fn a_captured_step_does_not_run_outside_of_its_capture() {
     captured.unwrap();
     let late = step.run();
     assert!(matches!(late, Err(RocmError::Capture { op: "sgd", .. })), "{late:?}");
-    let param = Tensor::<Inner, 1>::from_primitive(TensorPrimitive::Float(param.unwrap())).into_data();
+    let param = from_rocm::<1>(param.unwrap()).into_data();
     assert_eq!(param.to_vec::<f32>().unwrap(), [3.0; 8]);
 }
 
 /// A batch of products with ones, which is put off.
-fn product(left: &Tensor<Inner, 3>) -> Tensor<Inner, 3> {
-    left.clone().transpose().matmul(Tensor::ones([4, 6, 3], &left.device()))
+fn product(left: &Plain<3>) -> Plain<3> {
+    left.clone().transpose().matmul(Plain::ones([4, 6, 3], &left.device()))
 }
 
-fn all_are(product: Tensor<Inner, 3>, value: f32) {
+fn all_are(product: Plain<3>, value: f32) {
     assert_eq!(product.into_data().to_vec::<f32>().unwrap(), [value; 4 * 5 * 3]);
 }
 
 #[test]
 fn what_runs_uncaptured_leaves_the_steps_products_to_the_graph() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let device = RocmDevice::default();
-    let left = Tensor::<Inner, 3>::ones([4, 6, 5], &device);
+    let left = Plain::<3>::ones([4, 6, 5], &device);
     let step = || {
         let made = product(&left);
-        uncaptured(|| drop(Tensor::<Inner, 1>::ones([1], &device)));
+        uncaptured(|| drop(Plain::<1>::ones([1], &device)));
         made
     };
     let (captured, made) = Graph::capture_after(&device, 0, step).unwrap();
     for factor in [1.0, 2.0] {
-        graph::write(&left, Tensor::ones([4, 6, 5], &device) * factor).unwrap();
+        graph::write(&left, Plain::ones([4, 6, 5], &device) * factor).unwrap();
         captured.replay().unwrap();
         all_are(made.clone(), 6.0 * factor);
     }
@@ -119,12 +120,12 @@ fn what_runs_uncaptured_leaves_the_steps_products_to_the_graph() {
 /// comes after the product.
 #[test]
 fn products_of_other_threads_come_before_later_writes() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let device = RocmDevice::default();
-    let left = Tensor::<Inner, 3>::ones([4, 6, 5], &device);
+    let left = Plain::<3>::ones([4, 6, 5], &device);
     let elsewhere = || std::thread::scope(|scope| scope.spawn(|| product(&left)).join().unwrap());
     let made = elsewhere();
-    graph::write(&left, Tensor::ones([4, 6, 5], &device) * 2.0).unwrap();
+    graph::write(&left, Plain::ones([4, 6, 5], &device) * 2.0).unwrap();
     all_are(made, 6.0);
     let made = elsewhere();
     let add = || graph::write(&left, left.clone() + 1.0).unwrap();
@@ -136,10 +137,10 @@ fn products_of_other_threads_come_before_later_writes() {
 
 #[test]
 fn a_view_is_written_over_another_view_of_its_memory() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let device = RocmDevice::default();
     let numbers: Vec<f32> = (0..4000u16).map(f32::from).collect();
-    let all = Tensor::<Inner, 1>::from_data(TensorData::new(numbers.clone(), [4000]), &device);
+    let all = Plain::<1>::from_data(TensorData::new(numbers.clone(), [4000]), &device);
     // Every second pair, from the pairs that lie one after the other.
     let pairs = all.clone().reshape([1000, 4]).slice([0..1000, 0..2]);
     graph::write(&pairs, all.clone().slice(4..2004).reshape([1000, 2])).unwrap();
@@ -155,18 +156,18 @@ fn a_view_is_written_over_another_view_of_its_memory() {
 /// An epoch may end with a smaller batch, which is not replayed.
 #[test]
 fn running_statistics_follow_in_any_mix() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let device = RocmDevice::default();
     let run = |replayed: bool| {
         let norm = BatchNormConfig::new(36).init::<B>(&device);
-        let x = images(0, &device);
+        let x = batch(0).images;
         let step = || drop(norm.forward(x.clone().flatten::<2>(1, 2)));
-        let rest = |number| drop(norm.forward(images(number, &device).flatten::<2>(1, 2).slice(0..5)));
+        let rest = |number| drop(norm.forward(batch(number).images.flatten::<2>(1, 2).slice(0..5)));
         step();
         let captured = replayed.then(|| Graph::capture_after(&device, 0, step).unwrap().0);
         for epoch in 1..4 {
             for number in 0..3 {
-                graph::write(&x, images(10 * epoch + number, &device)).unwrap();
+                graph::write(&x, batch(10 * epoch + number).images).unwrap();
                 match &captured {
                     Some(captured) => captured.replay().unwrap(),
                     None => step(),
@@ -174,10 +175,8 @@ fn running_statistics_follow_in_any_mix() {
             }
             rest(epoch);
         }
-        let mut state = Bits::default();
-        norm.valid().visit(&mut state);
         let statistics = [&norm.running_mean, &norm.running_var].map(|state| state.value_sync().to_data());
-        (state.0, statistics)
+        (bits(&norm), statistics)
     };
     assert_eq!(run(true), run(false));
 }
@@ -185,18 +184,18 @@ fn running_statistics_follow_in_any_mix() {
 /// Outside of captures a scaler works as before the first one, whether that failed or not.
 #[test]
 fn a_scaler_steps_outside_of_captures_as_before_them() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let device = RocmDevice::default();
-    let x = images(0, &device);
+    let x = batch(0).images;
     let train = |captures: bool| {
-        Inner::seed(&device, 8);
-        let mut model = Mlp::<B>::new(&device);
+        seed(8);
+        let mut model = mlp();
         let mut optimizer = burn::optim::SgdConfig::new().init();
         let mut scaler = GradScalerConfig::new().with_growth_interval(2).init();
         let mut step = |factor: f32| {
             // The clone makes every update one into new memory.
             let before = model.clone();
-            let hidden = before.second.forward(before.first.forward(x.clone().flatten::<2>(1, 2)));
+            let hidden = before.1.forward(before.0.forward(x.clone().flatten::<2>(1, 2)));
             let loss = hidden.powf_scalar(2.0).mean() * factor;
             let grads = GradientsParams::from_grads(scaler.scale(loss).backward(), &before);
             model = scaler.step(&mut optimizer, 0.01, before, grads);
@@ -209,9 +208,7 @@ fn a_scaler_steps_outside_of_captures_as_before_them() {
         }
         [1.0, f32::INFINITY, 1.0].into_iter().for_each(&mut step);
         model = scaler.step(&mut optimizer, 0.01, model, GradientsParams::new());
-        let mut state = Bits::default();
-        model.visit(&mut state);
-        (state.0, scaler.to_record())
+        (bits(&model), scaler.to_record())
     };
     assert_eq!(train(true), train(false));
 }

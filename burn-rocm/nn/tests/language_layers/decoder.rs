@@ -161,4 +161,7 @@ fn what_does_not_fit_is_refused() {
     refused("DecoderLayer", "none", || {
         config.clone().with_cross(true).init::<Ours>(&device).forward(tokens(), &Positions::FromZero, None)
     });
+    refused("Decoder", "tokens of an encoder", || {
+        config.init::<Ours>(&device).forward(tokens(), &Positions::FromZero, Some(tokens()))
+    });
 }

@@ -244,6 +244,33 @@ fn running_statistics_of_one_id_stay_apart() {
     check::<Oracle>();
 }
 
+/// If one of two clones is frozen, the gradient gets the dtype of the other, also if the module
+/// lists the frozen one first.
+#[test]
+fn a_gradient_gets_the_dtype_of_the_trained_clone() {
+    #[derive(Module, Debug)]
+    struct Pair<B: Backend> {
+        frozen: Param<Tensor<B, 1>>,
+        trained: Param<Tensor<B, 1>>,
+    }
+    let (id, value) = (ParamId::new(), Tensor::<Ours, 1>::full([3], 0.5, &Default::default()));
+    let model = Pair {
+        frozen: Param::initialized(id, value.clone().cast(FloatDType::F16)),
+        trained: Param::initialized(id, value.require_grad()),
+    };
+    let mut scaler = GradScalerConfig::new().init();
+    // A gradient that f16 does not hold.
+    let loss = (model.trained.val() * 1e6).sum();
+    let grads = GradientsParams::from_grads(scaler.scale(loss).backward(), &model);
+    let mut optimizer = SgdConfig::new().init::<Ours, Pair<Ours>>();
+    let model = scaler.step(&mut optimizer, 1e-6, model, grads);
+    let [frozen, trained] = [&model.frozen, &model.trained].map(|param| param.val().into_data());
+    assert_eq!(frozen, TensorData::from([0.5f32; 3]).convert_dtype(DType::F16));
+    // The rate is off by half a unit in its last place.
+    let expected = TensorData::from([-0.5f32; 3]);
+    assert_close(&"the trained one", &[trained], &[expected], Tolerance { absolute: 1e-6, relative: 0.0 });
+}
+
 /// The losses of `steps` steps, in a precision or in f32.
 fn train<B: AutodiffBackend>(dtype: Option<FloatDType>, scaler: &mut GradScaler, steps: usize) -> Vec<f64> {
     let mut net = Net::<B>::new();

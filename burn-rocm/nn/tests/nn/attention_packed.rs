@@ -484,8 +484,13 @@ fn module_against_the_formulas<B: AutodiffBackend>() {
     let random = Random::new();
     let heads = [4, 2, 8, 5];
     let lengths = [[3, 5], [0, 2], [40, 33], [4, 0], [1, 1]];
-    for (causal, window, quiet) in [(false, None, false), (true, None, true), (true, Some(3), false)] {
-        let options = PackedAttentionOptions { causal, window, quiet, ..Default::default() };
+    for (causal, window, quiet, dropout) in [
+        (false, None, false, 0.0),
+        (true, None, true, 0.0),
+        (true, Some(3), false, 0.0),
+        (true, None, false, 1.0),
+    ] {
+        let options = PackedAttentionOptions { causal, window, quiet, dropout, ..Default::default() };
         let batch = Batch::new(&random, &lengths, heads);
         let [q, k, v, grad] =
             batch.data.each_ref().map(|data| tensor::<B, 3>(data, DType::F32).require_grad());
@@ -498,7 +503,9 @@ fn module_against_the_formulas<B: AutodiffBackend>() {
         let out = packed_attention(q.clone(), k.clone(), v.clone(), sequences, &options);
         let grads = (out.clone() * grad.detach()).sum().backward();
         let [by_q, by_k, by_v] = [&q, &k, &v].map(|x| x.grad(&grads).unwrap().into_data());
-        let scores = AttentionOptions { causal, window, quiet, ..AttentionOptions::default() };
+        // Scores that are all dropped are 0.
+        let scale = (dropout == 1.0).then_some(0.0);
+        let scores = AttentionOptions { scale, causal, window, quiet, ..AttentionOptions::default() };
         compare(&batch, heads, DType::F32, &scores, &[out.into_data(), by_q, by_k, by_v]);
     }
 }

@@ -319,20 +319,26 @@ fn rows_that_are_all_padded_have_no_gradient() {
 fn the_composed_paths_agree() {
     let random = Random::new();
     let (rows, len) = (9, 6);
-    let x = uniform(&random, &[rows, len]);
+    let x: Vec<f64> = (0..rows * len).map(|_| random.uniform(0.1, 1.0)).collect();
+    let x = TensorData::new(x, [rows, len]).convert_dtype(DType::F32);
     let classes: Vec<i64> = (0..rows).map(|_| random.below(len) as i64).collect();
+    // A pad token that is no class, as two targets.
+    let padded: Vec<i64> = [99, 99].into_iter().chain(classes[2..].iter().copied()).collect();
+    let with = |of: &Options, more: std::ops::Range<usize>| {
+        let tokens = of.pad_tokens.clone().unwrap_or_default().into_iter().chain(more).collect();
+        Options { pad_tokens: Some(tokens), ..of.clone() }
+    };
     for of in options(len, &random) {
-        for kind in [Scores::Logits, Scores::LogProbabilities] {
-            let x = x.clone().convert_dtype(DType::F32);
-            let theirs = run::<Oracle>(kind, &x, &classes, DType::I64, &of);
-            let ours = run::<Ours>(kind, &x, &classes, DType::I64, &of);
-            let what = format!("{kind:?} {of:?}");
-            burn_rocm_tests::assert_close(&what, &ours, &theirs, Tolerance::of(DType::F32).times(30.0));
-            // More pad tokens than the kernel takes. All but the first few are not classes.
-            let tokens = of.pad_tokens.clone().unwrap_or_default().into_iter().chain(100..110).collect();
-            let more = Options { pad_tokens: Some(tokens), ..of.clone() };
-            let ours = run::<Ours>(kind, &x, &classes, DType::I64, &more);
-            burn_rocm_tests::assert_close(&what, &ours, &theirs, Tolerance::of(DType::F32).times(30.0));
+        for (of, classes) in [(of.clone(), &classes), (with(&of, 99..100), &padded)] {
+            for kind in [Scores::Logits, Scores::Probabilities, Scores::LogProbabilities] {
+                let theirs = run::<Oracle>(kind, &x, classes, DType::I64, &of);
+                let ours = run::<Ours>(kind, &x, classes, DType::I64, &of);
+                let what = format!("{kind:?} {of:?} {classes:?}");
+                burn_rocm_tests::assert_close(&what, &ours, &theirs, Tolerance::of(DType::F32).times(30.0));
+                // More pad tokens than the kernel takes. All but the first few are not classes.
+                let ours = run::<Ours>(kind, &x, classes, DType::I64, &with(&of, 100..110));
+                burn_rocm_tests::assert_close(&what, &ours, &theirs, Tolerance::of(DType::F32).times(30.0));
+            }
         }
     }
 }

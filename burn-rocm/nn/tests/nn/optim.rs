@@ -1,11 +1,15 @@
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{AutodiffModule, Module, ModuleVisitor, Param, ParamId};
+use burn::nn::{Linear, LinearConfig};
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{GradientsParams, Optimizer};
 use burn::record::{BinBytesRecorder, FullPrecisionSettings, Record, Recorder};
+use burn::tensor::TensorPrimitive;
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::quantization::QuantScheme;
 use burn_rocm_nn::optim as fused;
+use burn_rocm_nn::{BatchNorm, BatchNormConfig};
 use burn_rocm_tests::assert_close;
 use burn_rocm_tests::trace::during;
 
@@ -289,6 +293,95 @@ fn parameters_share_launches() {
         launched!(fused::AdamWConfig::new().with_grad_clipping(norm)),
         ["optim_squares", "optim_norms", "optim_adam"].repeat(2)
     );
+}
+
+/// A frozen clone has the id of its original. The step leaves it as it is, also if the module lists
+/// it first.
+#[test]
+fn a_step_updates_the_trained_one_of_clones() {
+    #[derive(Module, Debug)]
+    struct Pair<B: Backend> {
+        frozen: Linear<B>,
+        trained: Linear<B>,
+    }
+    let random = Random::new();
+    let of = |shape: &[usize]| tensor::<Ours, 2>(&uniform(&random, shape), DType::F32);
+    let mut trained: Linear<Ours> = LinearConfig::new(3, 2).with_bias(false).init(&Default::default());
+    trained.weight = Param::initialized(ParamId::new(), of(&[3, 2]).require_grad());
+    let model = Pair { frozen: trained.clone().no_grad(), trained };
+    let loss = (model.frozen.forward(of(&[4, 3])) * model.trained.forward(of(&[4, 3]))).sum();
+    let grads = GradientsParams::from_grads(loss.backward(), &model);
+    let id = model.trained.weight.id;
+    let before = model.frozen.weight.val().into_data();
+    let grad = grads.get::<burn_rocm::Rocm, 2>(id).unwrap();
+    let expected = (model.trained.weight.val().inner() - grad * 0.1).into_data();
+    let mut optimizer = fused::SgdConfig::new().init::<Ours, Pair<Ours>>();
+    let model = optimizer.step(0.1, model, grads);
+    assert_eq!([model.frozen.weight.id, model.trained.weight.id], [id; 2]);
+    assert!(!model.frozen.weight.val().is_require_grad() && model.trained.weight.val().is_require_grad());
+    assert_close(&"frozen", &[model.frozen.weight.val().into_data()], &[before], Tolerance::EXACT);
+    assert_close(&"trained", &[model.trained.weight.val().into_data()], &[expected], NEAR);
+}
+
+/// The same for a quantised clone.
+#[test]
+fn a_step_leaves_a_quantised_clone() {
+    #[derive(Module, Debug)]
+    struct Pair<B: Backend> {
+        quantised: Param<Tensor<B, 2>>,
+        trained: Param<Tensor<B, 2>>,
+    }
+    let random = Random::new();
+    let of = || tensor::<Ours, 2>(&uniform(&random, &[4, 8]), DType::F32).inner();
+    let (id, value, grad) = (ParamId::new(), of(), of());
+    let TensorPrimitive::QFloat(codes) =
+        value.clone().quantize_dynamic(&QuantScheme::default()).into_primitive()
+    else {
+        panic!("a quantised tensor")
+    };
+    let codes = Tensor::<Ours, 2>::from_primitive(TensorPrimitive::QFloat(codes));
+    let trained = Tensor::<Ours, 2>::from_inner(value.clone()).require_grad();
+    let model = Pair { quantised: Param::initialized(id, codes), trained: Param::initialized(id, trained) };
+    let before = model.quantised.val().inner().into_data();
+    let mut grads = GradientsParams::new();
+    grads.register(id, grad.clone());
+    let mut optimizer = fused::SgdConfig::new().init::<Ours, Pair<Ours>>();
+    let model = optimizer.step(0.1, model, grads);
+    assert_eq!([model.quantised.id, model.trained.id], [id; 2]);
+    assert_eq!(model.quantised.val().inner().into_data(), before);
+    let expected = (value - grad * 0.1).into_data();
+    assert_close(&"trained", &[model.trained.val().into_data()], &[expected], NEAR);
+}
+
+/// Clones of a batch norm share their running statistics, which no step changes.
+#[test]
+fn a_step_leaves_the_statistics_of_clones() {
+    #[derive(Module, Debug)]
+    struct Twice<B: Backend> {
+        first: BatchNorm<B>,
+        second: BatchNorm<B>,
+    }
+    let norm: BatchNorm<Ours> = BatchNormConfig::new(3).init(&Default::default());
+    // A clone of an uninitialised parameter would become a tensor of its own.
+    drop((norm.gamma.val(), norm.beta.val()));
+    let model = Twice { second: norm.clone(), first: norm };
+    let x = tensor::<Ours, 2>(&uniform(&Random::new(), &[8, 3]), DType::F32);
+    let y = model.second.forward(model.first.forward(x));
+    let grads = GradientsParams::from_grads(y.powf_scalar(2.0).sum().backward(), &model);
+    // Burn applies the last update now. Until then it is kept aside, where no step finds it.
+    drop(model.valid());
+    let statistics = |model: &Twice<Ours>| {
+        [&model.first, &model.second]
+            .map(|norm| [&norm.running_mean, &norm.running_var].map(|state| state.value_sync().into_data()))
+            .concat()
+    };
+    let before = statistics(&model);
+    let gamma = model.first.gamma.val().into_data();
+    let mut optimizer = fused::SgdConfig::new().init::<Ours, Twice<Ours>>();
+    let model = optimizer.step(0.1, model, grads);
+    assert_close(&"statistics", &statistics(&model), &before, Tolerance::EXACT);
+    let after = [&model.first, &model.second].map(|norm| norm.gamma.val().into_data());
+    assert!(after[0] != gamma && after[0] == after[1], "{after:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use burn_rocm::{RocmDevice, RocmError, RocmTensor, take_last_error};
 use burn_rocm_nn::custom::{self, Applied, Gradients, Kept, Op};
 use burn_rocm_tests::{FloatDType, FloatTensorOps, IntTensorOps, R, Shape, again, int_dtype, read_float};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
 
 use crate::support::*;
 
@@ -206,6 +207,40 @@ fn wrong_arguments_are_refused_and_change_nothing() {
     }
     assert_eq!(read_float::<R>(y).iter::<f32>().collect::<Vec<_>>(), [7.0; 4]);
     assert_eq!(read_float::<R>(x).iter::<f32>().collect::<Vec<_>>(), [1.0, 2.0, 3.0, 4.0]);
+}
+
+/// A product that another thread has put off holds its result and its operands. It is enqueued
+/// before a kernel writes to one of them.
+#[test]
+fn an_output_may_belong_to_a_product_of_another_thread() {
+    let kernel = twice(&RocmDevice::default());
+    let threes = on_device(&[3.0; 40], [8, 5]);
+    for of_result in [true, false] {
+        std::thread::scope(|scope| {
+            let (give, take) = mpsc::channel();
+            let (done, wait) = mpsc::channel::<()>();
+            scope.spawn(move || {
+                let ones = |shape: [usize; 3]| {
+                    R::float_ones(Shape::from(shape), &RocmDevice::default(), FloatDType::F32)
+                };
+                let (x, other) = (ones([2, 3, 4]), ones([2, 3, 5]));
+                let product = R::float_matmul(R::float_swap_dims(x.clone(), 1, 2), other);
+                give.send((x, product)).unwrap();
+                // The thread calls no other op, and does not end.
+                let _ = wait.recv();
+            });
+            let (mut x, mut product) = take.recv().unwrap();
+            let (output, n) = if of_result { (&mut product, 40) } else { (&mut x, 24) };
+            let call = kernel.call(Work::Elements(n)).number(n as u64).view(&threes).dims(&threes);
+            // SAFETY: the kernel reads and writes n elements.
+            unsafe { call.strides(&threes).number(2f32).output(output).launch() }.unwrap();
+            let read = |tensor| read_float::<R>(tensor).iter::<f32>().collect::<Vec<_>>();
+            let expected = if of_result { [1.0, 6.0] } else { [6.0, 3.0] };
+            assert_eq!(read(x), [expected[0]; 24]);
+            assert_eq!(read(product), [expected[1]; 40]);
+            drop(done);
+        });
+    }
 }
 
 /// The CPU device has waves only in lockstep.

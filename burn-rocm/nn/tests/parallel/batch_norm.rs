@@ -3,7 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::module::AutodiffModule;
+use burn::tensor::{DType, FloatDType};
 use burn_rocm::take_last_error;
+use burn_rocm_nn::amp::Precision;
 use burn_rocm_nn::parallel::{Share, SyncBatchNorm};
 use burn_rocm_nn::{BatchNorm, BatchNormConfig};
 
@@ -146,6 +148,29 @@ fn inference_is_a_ranks_own() {
         let expected = norm(&device).valid().forward(x.clone()).into_data();
         let found = SyncBatchNorm::of(norm(&device), ranks.communicator()).valid().forward(x);
         found.into_data().assert_eq(&expected, true);
+    });
+}
+
+/// A conversion leaves the norm in f32, as it leaves `BatchNorm`, unless it is to leave nothing.
+#[test]
+fn mixed_precision_keeps_the_norm() {
+    type B = Autodiff<Rocm>;
+    let Some(count) = devices("batch_norm::mixed_precision_keeps_the_norm") else { return };
+    on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let norm = SyncBatchNorm::of(BatchNormConfig::new(CHANNELS).init::<B>(&device), ranks.communicator());
+        let half = Precision::new(FloatDType::BF16).convert(&norm);
+        let x = Tensor::<B, 3>::ones([2, CHANNELS, SPATIAL], &device);
+        let output = half.forward(x.cast(FloatDType::BF16));
+        assert_eq!(output.dtype(), DType::BF16);
+        let grads = ranks.backward(&half, Some(output.sum()));
+        for param in [&half.gamma, &half.beta] {
+            let grad = grads.get::<Rocm, 1>(param.id).unwrap();
+            assert_eq!([param.val().dtype(), grad.dtype()], [DType::F32; 2]);
+        }
+        let all = Precision::new(FloatDType::BF16).keep_none().convert(&norm);
+        assert_eq!([&all.gamma, &all.beta].map(|param| param.val().dtype()), [DType::BF16; 2]);
+        assert_eq!(all.running_mean.value_sync().dtype(), DType::F32);
     });
 }
 

@@ -299,6 +299,38 @@ fn clones_with_other_values_stay_apart() {
     });
 }
 
+/// A frozen clone that the module lists before its original, as a target network.
+#[derive(Module, Debug)]
+struct Target<B: Backend> {
+    frozen: Linear<B>,
+    body: Linear<B>,
+    head: Linear<B>,
+}
+
+/// All ranks reduce the gradients in one order, also those without gradients.
+#[test]
+fn a_frozen_clone_keeps_the_order_of_gradients() {
+    let Some(count) = devices("tied::a_frozen_clone_keeps_the_order_of_gradients") else { return };
+    let found = on_ranks(count, |mut ranks| {
+        let device = ranks.communicator().device();
+        let [head, body] = [0, 2].map(|seed| linear::<B>(FEATURES, 1, seed, &device));
+        let net = Target { frozen: head.clone().no_grad(), body, head };
+        let loss = (ranks.rank() == 0).then(|| {
+            let (x, y) = samples::<B>(&[1, 2, 3], &device);
+            (net.body.forward(x.clone()) + net.head.forward(x) * 2.0 - y).powi_scalar(2).mean()
+        });
+        let share = Share::of(if loss.is_some() { 3 } else { 0 }, 3);
+        let grads = ranks.backward(&net, loss);
+        let own = gradients::<B>(&net, &grads);
+        (own, gradients::<B>(&net, &ranks.reduce(&net, grads, share)))
+    });
+    let expected = &found[0].0;
+    assert_ne!(expected[2], expected[4], "the layers have other gradients");
+    for (rank, (_, reduced)) in found.iter().enumerate() {
+        assert_eq!(reduced, expected, "rank {rank}");
+    }
+}
+
 /// A captured step writes the weight in its own memory, which both places share.
 #[test]
 fn a_weight_at_two_places_is_captured() {

@@ -67,8 +67,12 @@ fn bytes_are_as_said() {
     for to in [RoundTo::Int4, RoundTo::Int8] {
         for _ in 0..20 {
             let shape = [1 + random.below(9), 1 + random.below(400)];
-            let parts = round_to_nearest(&vec![1.0; shape[0] * shape[1]], shape, to).unwrap();
-            assert_eq!(parts.bytes(), to.device_bytes(shape), "{to:?} {shape:?}");
+            // Scales of f16, and of f32.
+            let groups = shape[0] * shape[1].div_ceil(to.group());
+            for (weight, more) in [(1.0, 0), (1e-6, 2 * groups)] {
+                let parts = round_to_nearest(&vec![weight; shape[0] * shape[1]], shape, to).unwrap();
+                assert_eq!(parts.bytes(), to.device_bytes(shape) + more, "{to:?} {shape:?} {weight}");
+            }
         }
     }
 }

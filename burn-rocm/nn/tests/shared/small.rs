@@ -74,14 +74,17 @@ impl Scores for Cnn {
     }
 }
 
-/// A training step. Gives the new model and the loss. A macro, because the optimizers' traits of
-/// Burn 0.21 and 0.22 differ.
+/// A training step, with a learning rate of 0.01 or the one given. Gives the new model and the loss.
+/// A macro, because the optimizers' traits of Burn 0.21 and 0.22 differ.
 macro_rules! step {
-    ($model:expr, $optimizer:expr, $batch:expr) => {{
+    ($model:expr, $optimizer:expr, $batch:expr) => {
+        $crate::small::step!($model, $optimizer, $batch, 0.01)
+    };
+    ($model:expr, $optimizer:expr, $batch:expr, $lr:expr) => {{
         let model = $model;
         let loss = $crate::small::Scores::loss(&model, $batch);
         let grads = burn::optim::GradientsParams::from_grads(loss.backward(), &model);
-        ($optimizer.step(0.01, model, grads), loss.inner())
+        ($optimizer.step($lr, model, grads), loss.inner())
     }};
 }
 pub(crate) use step;

@@ -64,6 +64,11 @@ pub(crate) fn bits<M: AutodiffModule<B>>(module: &M) -> Vec<Vec<u32>> {
     bits.0
 }
 
+/// The bits that replays of a training step leave as single steps do: all of them.
+pub(crate) fn replayed_bits<M: AutodiffModule<B>>(module: &M) -> Vec<Vec<u32>> {
+    bits(module)
+}
+
 #[derive(Default)]
 struct Bits(Vec<Vec<u32>>);
 

@@ -11,10 +11,10 @@ const OP: &str = "round to nearest";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundTo {
     /// 4 bits in groups of 64 inputs, between the least and the greatest weight of the group and 0
-    /// (asymmetric): 4.375 bits a weight.
+    /// (asymmetric): 4.375 bits a weight with scales of f16.
     Int4,
     /// 8 bits in groups of 128 inputs, between plus and minus the greatest magnitude (symmetric):
-    /// 8.125 bits a weight.
+    /// 8.125 bits a weight with scales of f16.
     Int8,
 }
 
@@ -35,7 +35,8 @@ impl RoundTo {
         }
     }
 
-    /// The bytes that a weight of this shape takes on the device.
+    /// The bytes that a weight of this shape takes on the device with scales of f16. Each group
+    /// takes 2 bytes more if one of the weight's scales is no normal f16: then all are f32.
     pub fn device_bytes(self, [outs, inputs]: [usize; 2]) -> usize {
         let (padded, groups) = (inputs.next_multiple_of(32), inputs.div_ceil(self.group()));
         outs * match self {
