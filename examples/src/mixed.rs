@@ -76,6 +76,12 @@ impl Run {
         self.lr * (1.0 - step as f64 / self.steps as f64)
     }
 
+    /// The first step whose memory is measured. The two before it choose algorithms and make the
+    /// optimizer's states. In a shorter run it is the last step.
+    pub fn first_measured(&self) -> usize {
+        2.min(self.steps.saturating_sub(1))
+    }
+
     /// The indices of the images of all steps, with `images` images to train on.
     pub fn indices(&self, images: usize) -> Vec<usize> {
         let orders = (0..).flat_map(|epoch| epoch_order(images, self.seed, epoch));
@@ -88,7 +94,8 @@ impl Run {
 pub struct Outcome {
     /// Accuracy on held-out images, in percent.
     pub accuracy: f64,
-    /// The most memory that tensors had at once in a step after the second, in MiB.
+    /// The most memory that tensors had at once in a step after the second, in MiB; in the last step
+    /// if there is no such one.
     pub peak: f64,
     /// The duration of the steps, in seconds.
     pub seconds: f64,

@@ -1,11 +1,14 @@
 //! Training on several devices: a thread for each, or a process for each.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use burn::backend::Autodiff;
 use burn::module::{AutodiffModule, Module};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn_rocm::rendezvous::{Rendezvous, World};
-use burn_rocm::{Communicator, Rocm, RocmDevice, RocmError};
+use burn_rocm::{Communicator, Rocm, RocmDevice, RocmError, take_last_error};
 use burn_rocm_nn::parallel::{DataParallel, Part, Share};
 
 use crate::data::Data;
@@ -62,7 +65,8 @@ impl Ranks {
     /// rank's model and the readings over all ranks.
     ///
     /// # Errors
-    /// As [`train`](crate::train::train), of any rank.
+    /// As [`train`](crate::train::train), of the rank that failed. The errors of the others say
+    /// only that it is missing.
     pub fn train(
         self,
         model: Model<Autodiff<Rocm>>,
@@ -85,18 +89,13 @@ impl Ranks {
             let spawn = |communicator| {
                 // Clones share their running statistics, and each device needs its own.
                 let model = Model::from_inner(model.valid());
-                scope.spawn(move || one(communicator, model))
+                scope.spawn(move || outcome(|| one(communicator, model)))
             };
             let threads: Vec<_> = self.communicators.into_iter().map(spawn).collect();
-            let mut results = Vec::with_capacity(threads.len());
-            for thread in threads {
-                let panicked = |payload: Box<dyn std::any::Any + Send>| {
-                    let text = payload.downcast_ref::<String>().map_or("a rank panicked", String::as_str);
-                    Err(Error::Device(text.to_owned()))
-                };
-                results.push(thread.join().unwrap_or_else(panicked)?);
-            }
-            Ok(results.swap_remove(0))
+            // Not reached: `outcome` catches panics.
+            let missed =
+                |payload: Box<dyn Any + Send>| Err(Failure { error: panicked(&*payload), of_group: false });
+            first_of(threads.into_iter().map(|thread| thread.join().unwrap_or_else(missed)).collect())
         })
     }
 
@@ -110,6 +109,44 @@ impl Ranks {
         let all = rendezvous.gather(own.as_bytes())?;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         same(what, &all.into_iter().map(text).collect::<Vec<_>>())
+    }
+}
+
+/// Why a rank has ended early.
+#[derive(Debug)]
+struct Failure {
+    error: Error,
+    /// Whether the error only says that another rank has failed.
+    of_group: bool,
+}
+
+/// Runs a rank in its thread.
+fn outcome<T>(run: impl FnOnce() -> Result<T, Error>) -> Result<T, Failure> {
+    let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| Err(panicked(&*payload)));
+    result.map_err(|error| {
+        let of_group = matches!(take_last_error(), Some(RocmError::Collective { .. }));
+        Failure { error, of_group }
+    })
+}
+
+/// The error of a panic: a device that fails in the middle of an op panics with the error's text.
+fn panicked(payload: &(dyn Any + Send)) -> Error {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+    Error::Device(text.unwrap_or("a rank panicked").to_owned())
+}
+
+/// The first rank's result, or the error of the rank that failed, if one did.
+fn first_of<T>(results: Vec<Result<T, Failure>>) -> Result<T, Error> {
+    let order = |result: &Result<T, Failure>| match result {
+        Err(Failure { of_group: false, .. }) => 0,
+        Err(_) => 1,
+        Ok(_) => 2,
+    };
+    // `min_by_key` returns the first of equals.
+    match results.into_iter().min_by_key(order) {
+        Some(result) => result.map_err(|failure| failure.error),
+        None => Err(Error::Device("no rank has a device".to_owned())),
     }
 }
 
@@ -148,5 +185,54 @@ impl Together<Autodiff<Rocm>> for Rank {
 
     fn sum(&self, sums: Tensor<Rocm, 1>) -> Tensor<Rocm, 1> {
         self.0.mean(sums, Share::EVEN) * self.0.size() as f32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{panic_any, resume_unwind};
+
+    use super::*;
+
+    #[test]
+    fn the_error_of_the_rank_that_failed_comes_before_the_others() {
+        let failure = |of_group, text: &str| {
+            Err::<usize, _>(Failure { error: Error::Device(text.to_owned()), of_group })
+        };
+        let [missing, own, later] = [(true, "missing"), (false, "own"), (false, "later")];
+        for (results, expected) in [
+            (vec![Some(missing), None, Some(own), Some(later)], Some("own")),
+            (vec![None, Some(missing)], Some("missing")),
+            (vec![None, None], None),
+        ] {
+            let results = results.into_iter().enumerate().map(|(rank, failed)| match failed {
+                Some((of_group, text)) => failure(of_group, text),
+                None => Ok(rank),
+            });
+            match (first_of(results.collect()), expected) {
+                (Ok(rank), None) => assert_eq!(rank, 0),
+                (Err(error), Some(text)) => assert!(error.to_string().ends_with(text), "{error}"),
+                (found, expected) => panic!("{found:?}, {expected:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_is_an_error_with_its_text() {
+        let missing = || RocmError::Collective { call: "a call", name: "left".into(), detail: "gone".into() };
+        let panics: [(&dyn Fn(), bool, &str); 4] = [
+            (&|| panic_any("a literal"), false, "a literal"),
+            (&|| panic_any("a text".to_owned()), false, "a text"),
+            (&|| resume_unwind(Box::new(7)), false, "a rank panicked"),
+            (&|| burn_rocm::raise(missing()), true, "gone"),
+        ];
+        for (panics, expected, text) in panics {
+            let failed = outcome(|| {
+                panics();
+                Ok(())
+            });
+            let Failure { error, of_group } = failed.expect_err("a panic");
+            assert!(of_group == expected && error.to_string().ends_with(text), "{of_group} {error}");
+        }
     }
 }

@@ -1,5 +1,11 @@
 //! Training end to end, on a small share of the drawn digits.
 
+/// The tests of the whole workspace use this file too.
+#[cfg(feature = "devices")]
+#[allow(unreachable_pub)]
+#[path = "../../tests/src/again.rs"]
+mod again;
+
 use std::sync::{Mutex, PoisonError};
 
 use burn::backend::Autodiff;
@@ -77,4 +83,41 @@ fn a_loss_that_is_no_number_is_an_error() {
         Ok((_, history)) => assert!(history.train.iter().all(|reading| reading.loss.is_finite())),
         Err(error) => assert!(matches!(error, Error::Diverged { .. }), "{error}"),
     }
+}
+
+/// Rank 1 finds a label that is no digit, and aborts the group. Rank 0's error says only that rank
+/// 1 did so.
+#[cfg(feature = "devices")]
+#[test]
+fn the_error_of_several_ranks_is_that_of_the_one_that_failed() {
+    use burn_rocm_examples::data::{Split, epoch_order};
+    use burn_rocm_examples::ranks::Ranks;
+
+    /// Set in the process that runs this test alone.
+    const ALONE: &str = "EXAMPLES_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let environment = [
+            (ALONE, "1"),
+            ("BURN_ROCM_CPU_DEVICES", "2"),
+            ("BURN_ROCM_PROVIDER", "cpu"),
+            ("BURN_ROCM_COLLECTIVE_TIMEOUT", "60"),
+        ];
+        let test = "the_error_of_several_ranks_is_that_of_the_one_that_failed";
+        again::again(&["--exact", test], &environment);
+        return;
+    }
+    let options = Options { steps: Some(1), batch_size: 8, ..options() };
+    let Data { train: drawn, test, .. } = digits::generate(0, 8, 8);
+    // Rank 1 takes the second half of the batch.
+    let order = epoch_order(drawn.len(), options.seed, 0);
+    let mut train = Split::with_capacity(drawn.len());
+    for index in 0..drawn.len() {
+        let image = drawn.image(index).try_into().expect("an image");
+        train.push(image, if order[4..].contains(&index) { 255 } else { drawn.label(index) });
+    }
+    let data = Data::new("drawn digits", train, test);
+    let ranks = Ranks::of(Some(2)).expect("two devices").expect("two ranks");
+    let model = Kind::Mlp.init::<Backend>(&ranks.device());
+    let error = ranks.train(model, &data, &options).map(drop).expect_err("a label that is no digit");
+    assert!(error.to_string().contains("index 255"), "{error}");
 }

@@ -111,9 +111,7 @@ pub fn train(run: &Run, data: &Data) -> Result<Outcome, Box<dyn std::error::Erro
     };
     let mut seconds = 0.0;
     for (step, indices) in run.indices(data.train.len()).chunks(run.batch_size).enumerate() {
-        // The first steps choose algorithms and make the optimizer's states, so they are not
-        // measured.
-        if step == 2 {
+        if step == run.first_measured() {
             plain.sync()?;
             rocm.reset_peak_memory()?;
         }

@@ -120,9 +120,7 @@ where
     };
     let mut seconds = 0.0;
     for (step, indices) in run.indices(data.train.len()).chunks(run.batch_size).enumerate() {
-        // The first steps choose algorithms and make the optimizer's states, so they are not
-        // measured.
-        if step == 2 {
+        if step == run.first_measured() {
             B::sync(&device)?;
             device.reset_peak_memory()?;
         }

@@ -33,6 +33,12 @@ impl Default for Sampling {
     }
 }
 
+/// `top_p`, above 0. Authors and clients write 0 for "only the most likely token"; the smallest sum
+/// above 0 keeps just that token.
+pub(crate) fn above_0(top_p: f64) -> f64 {
+    if top_p == 0.0 { f32::MIN_POSITIVE.into() } else { top_p }
+}
+
 impl Sampling {
     /// What the model's authors recommend.
     pub fn recommended(generation: &Generation) -> Self {
@@ -45,7 +51,7 @@ impl Sampling {
             temperature: generation.temperature.unwrap_or(1.0),
             // The default of `transformers`.
             top_k: generation.top_k.unwrap_or(50),
-            top_p: generation.top_p.unwrap_or(1.0),
+            top_p: generation.top_p.map_or(1.0, above_0),
             min_p: generation.min_p.unwrap_or(0.0),
             repetition_penalty,
         }

@@ -132,6 +132,11 @@ fn text_goes_to_the_standard_output() {
     // The same prompt from the standard input.
     let (piped, _) = succeeds(&run_with(&arguments, "Once upon a time"));
     assert_eq!(piped, out);
+    // By a top-p of 0, authors mean the most likely token, which the program takes by itself above.
+    let recommended = r#"{"do_sample": true, "temperature": 2.0, "top_p": 0}"#;
+    std::fs::write(folder.join("generation_config.json"), recommended).expect("a file");
+    let (recommended, _) = succeeds(&run_with(&arguments, "Once upon a time"));
+    assert_eq!(recommended, out);
 }
 
 #[test]

@@ -26,6 +26,11 @@ pub(crate) fn learn(kind: Kind, train: impl Fn(&Run, &Data) -> Result<Outcome, B
         );
         assert!(found.peak < 0.9 * expected.peak, "{kind:?} {float:?}: {found:?}, f32 {expected:?}");
     }
+    // The peak is that of these small batches, not of an earlier run.
+    for steps in [1, 2] {
+        let short = train(Run { steps, batch_size: 8, ..full });
+        assert!(short.peak < expected.peak, "{kind:?}, {steps} steps: {short:?}, f32 {expected:?}");
+    }
     for float in [Float::F32, Float::F16] {
         let few = Run { float, steps: 4, ..full };
         let kept = train(few);

@@ -47,7 +47,7 @@ fn dtype_of(weight: &Weight, dtype: DType) -> DType {
     if weight.is_norm() { DType::F32 } else { dtype }
 }
 
-/// The bytes that a weight takes on the device.
+/// The bytes that a weight takes on the device; if it is rounded, with scales of f16.
 fn bytes_of(weight: &Weight, source: &dyn Source, dtype: DType, quantise: Quantise) -> Result<usize> {
     let codes = match (source.quantised_bytes(weight)?, &weight.shape[..]) {
         (None, &[rows, columns]) => quantise.of(weight.role).map(|to| to.device_bytes([rows, columns])),
@@ -59,7 +59,8 @@ fn bytes_of(weight: &Weight, source: &dyn Source, dtype: DType, quantise: Quanti
     })
 }
 
-/// The bytes that the weights of a model take on the device.
+/// The bytes that the weights of a model take on the device. Those that are rounded count with
+/// scales of f16, as in [`RoundTo::device_bytes`].
 ///
 /// # Errors
 /// The errors of the source.

@@ -54,7 +54,7 @@ pub struct Metrics {
     pub steps: AtomicU64,
     /// Sequences that had to give their blocks back and wait again.
     pub preemptions: AtomicU64,
-    /// Sequences that were cancelled, because nobody reads them any more.
+    /// Sequences that were cancelled, because nobody reads their request's answer any more.
     pub cancelled: AtomicU64,
     /// Sequences in the batch.
     pub running: AtomicUsize,
@@ -70,7 +70,7 @@ pub struct Metrics {
     pub blocks: AtomicUsize,
     /// Kept blocks that could not be freed when no sequence ran: 0, unless the engine is wrong.
     pub blocks_lost: AtomicUsize,
-    /// From a request to its first token.
+    /// From the submission of a request to its first token.
     pub first: Histogram,
     /// From one token of a sequence to the next.
     pub between: Histogram,

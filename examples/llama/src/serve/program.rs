@@ -15,11 +15,12 @@ use super::bench::{self, Shape};
 use super::engine::{self, Handle, Limits};
 use super::http::{Server, Serving, router, serve};
 use super::text::Vocabulary;
-use crate::config::Config;
+use crate::config::{Config, Generation};
 use crate::error::{Error, Result};
 use crate::model::PIECE;
 use crate::program::{ModelArguments, Opened, Passes, Texts, at_least_1, exit_of, load, open, room};
 use crate::rng::Rng;
+use crate::sample::Sampling;
 use crate::text::Chat;
 
 /// The tokens of a block of the cache.
@@ -108,6 +109,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     if arguments.of.model.is_none() {
         chat = Some(Chat::new(TEMPLATE.to_owned(), Default::default())?);
     }
+    let defaults = defaults(&arguments.of, &generation)?;
     let rows = arguments.sequences;
     // Requests may ask for the most likely tokens of every row.
     let others = engine::largest_bytes(rows, config.vocabulary);
@@ -119,7 +121,6 @@ fn run(arguments: &Arguments) -> Result<()> {
         // can connect before it is loaded, so this listener is dropped.
         drop(std::net::TcpListener::bind(address).map_err(|why| unheard(address, &why))?);
     }
-    let defaults = Defaults::new(&generation);
     let sized = (limits.blocks * BLOCK, passes);
     let model = Arc::new(load(&arguments.of, &config, source.as_ref(), sized, None)?);
     drop(source);
@@ -193,6 +194,20 @@ fn run(arguments: &Arguments) -> Result<()> {
     runtime.shutdown_timeout(Duration::from_secs(1));
     served?;
     thread.join().unwrap_or(Ok(()))
+}
+
+/// What counts if a request says nothing. Numbers out of range are an error here. Otherwise the
+/// server would start, and refuse every request that leaves them unset.
+fn defaults(of: &ModelArguments, generation: &Generation) -> Result<Defaults> {
+    Sampling::recommended(generation).check().map_err(|why| match why {
+        Error::Argument { name, expected, found } => {
+            // GGUF files recommend nothing.
+            let path = of.model.clone().unwrap_or_default().join("generation_config.json");
+            Error::Field { path, field: name.replace('-', "_"), expected, found }
+        }
+        other => other,
+    })?;
+    Ok(Defaults::new(generation))
 }
 
 /// The error of a server that can't listen.

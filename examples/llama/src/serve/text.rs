@@ -63,14 +63,10 @@ pub struct Part {
 }
 
 impl<'a> Answer<'a> {
-    /// An answer that ends before the first of these strings, none of which is empty. `last`: the
-    /// prompt's last token, if the answer goes on with the prompt's text.
-    pub fn new(vocabulary: &'a Vocabulary, stops: &'a [String], last: Option<u32>) -> Self {
-        let stream = |tokens| match last {
-            Some(last) => Stream::after(tokens, last),
-            None => Stream::new(tokens),
-        };
-        let stream = vocabulary.0.as_ref().map(stream);
+    /// An answer that ends before the first of these strings, none of which is empty. `prompt`: the
+    /// prompt's last tokens ([`Stream::CONTEXT`]) if the answer goes on with its text, else none.
+    pub fn new(vocabulary: &'a Vocabulary, stops: &'a [String], prompt: &[u32]) -> Self {
+        let stream = vocabulary.0.as_ref().map(|tokens| Stream::after(tokens, prompt));
         Self { stream, stops, held: String::new(), characters: 0, begin: 0 }
     }
 
@@ -131,7 +127,7 @@ mod tests {
     fn text_that_may_begin_a_stop_string_waits() {
         let vocabulary = Vocabulary(None);
         let stops = ["END".to_owned(), "\n\nQ:".to_owned()];
-        let mut answer = Answer::new(&vocabulary, &stops, None);
+        let mut answer = Answer::new(&vocabulary, &stops, &[]);
         let mut add = |text: &str| {
             let Part { text, stopped } = answer.add(text);
             (text, stopped)
@@ -143,10 +139,10 @@ mod tests {
         assert_eq!(add("\nQ"), ("\n".to_owned(), false));
         assert_eq!(add(": END"), (String::new(), true));
         // The earlier of two in one piece.
-        let mut answer = Answer::new(&vocabulary, &stops, None);
+        let mut answer = Answer::new(&vocabulary, &stops, &[]);
         assert_eq!(answer.add("aéENDb\n\nQ:"), Part { text: "aé".to_owned(), stopped: true });
         // What waited and was no stop string comes last.
-        let mut answer = Answer::new(&vocabulary, &stops, None);
+        let mut answer = Answer::new(&vocabulary, &stops, &[]);
         assert_eq!(answer.add("aEN").text, "a");
         assert_eq!(answer.finish().expect("a text"), Part { text: "EN".to_owned(), stopped: false });
     }
@@ -156,7 +152,7 @@ mod tests {
         let vocabulary = Vocabulary(None);
         assert_eq!(vocabulary.encode("aé", true).expect("tokens"), [97, 195, 169]);
         let stops = ["2 3".to_owned()];
-        let mut answer = Answer::new(&vocabulary, &stops, None);
+        let mut answer = Answer::new(&vocabulary, &stops, &[]);
         let mut text = String::new();
         for token in [1, 2, 3, 4] {
             let part = answer.push(token).expect("a text");
@@ -173,6 +169,7 @@ mod tests {
     fn pieces() -> Vocabulary {
         let vocabulary = serde_json::json!({
             "<unk>": 0, "<s>": 1, "\u{2581}": 2, "a": 3, "\u{2581}a": 4, "b": 5, "<0xC3>": 6, "<0xA9>": 7,
+            "<0xF0>": 8, "<0x9F>": 9, "<0x98>": 10, "<0x80>": 11,
         });
         let file = serde_json::json!({
             "version": "1.0",
@@ -192,29 +189,102 @@ mod tests {
         Vocabulary(Some(tokens.expect("a tokenizer")))
     }
 
+    /// A byte-level tokenizer, whose tokens may end one character and begin the next. Its characters
+    /// stand for bytes: "æ\u{139}¥" are those of 日, "Ã¼" those of ü, and "â\u{124}¬" those of €.
+    fn bytes() -> Vocabulary {
+        let level = serde_json::json!({
+            "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false,
+        });
+        let vocabulary = serde_json::json!({
+            "a": 0, "æ": 1, "\u{139}": 2, "¥Ã¼â": 3, "\u{124}": 4, "¬": 5,
+        });
+        let file = serde_json::json!({
+            "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": level,
+            "post_processor": null, "decoder": level,
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+        });
+        let tokens = Tokens::of_json(std::path::Path::new("bytes"), &file.to_string());
+        Vocabulary(Some(tokens.expect("a tokenizer")))
+    }
+
+    /// The text of an answer behind a prompt, in [`pieces`].
+    fn behind(prompt: &[u32], tokens: &[u32]) -> String {
+        continued(&pieces(), prompt, tokens)
+    }
+
+    fn continued(vocabulary: &Vocabulary, prompt: &[u32], tokens: &[u32]) -> String {
+        let mut answer = Answer::new(vocabulary, &[], prompt);
+        let text: String = tokens.iter().map(|&token| answer.push(token).expect("a text").text).collect();
+        text + &answer.finish().expect("a text").text
+    }
+
     #[test]
     fn an_answer_keeps_the_space_between_it_and_its_prompt() {
-        let vocabulary = pieces();
-        let text = |tokens: &[u32], last| {
-            let mut answer = Answer::new(&vocabulary, &[], last);
-            let text: String = tokens.iter().map(|&token| answer.push(token).expect("a text").text).collect();
-            text + &answer.finish().expect("a text").text
-        };
         // Spaced and plain letters, a special token, and a character of two tokens.
         let tokens = [4, 5, 4, 1, 3, 6, 7, 2, 5];
-        assert_eq!(text(&tokens, Some(5)), " ab aa\u{e9} b");
-        assert_eq!(text(&tokens, None), "ab aa\u{e9} b");
+        assert_eq!(behind(&[5], &tokens), " ab aa\u{e9} b");
+        assert_eq!(behind(&[6, 7], &tokens), " ab aa\u{e9} b");
+        assert_eq!(behind(&[], &tokens), "ab aa\u{e9} b");
         // Behind a special token, a text starts.
-        assert_eq!(text(&tokens, Some(1)), "ab aa\u{e9} b");
+        assert_eq!(behind(&[5, 1], &tokens), "ab aa\u{e9} b");
         // Behind half a character.
-        assert_eq!(text(&[7, 4], Some(6)), "\u{e9} a");
+        assert_eq!(behind(&[6], &[7, 4]), "\u{e9} a");
+    }
+
+    /// The decoder turns all bytes in a row into U+FFFD unless together they are whole characters.
+    #[test]
+    fn an_answer_keeps_its_characters_behind_those_of_its_prompt() {
+        for (prompt, tokens, expected) in [
+            // Behind a character of bytes.
+            (&[3, 6, 7][..], &[6, 7][..], "\u{e9}"),
+            (&[6, 7], &[6, 7, 6, 7, 5], "\u{e9}\u{e9}b"),
+            (&[3, 6, 7], &[4, 5], " ab"),
+            (&[8, 9, 10, 11], &[6, 7], "\u{e9}"),
+            (&[6, 7, 6, 7, 6, 7], &[8, 9, 10, 11, 8], "\u{1f600}\u{fffd}"),
+            // Behind part of a character, which follows a letter or a whole character.
+            (&[3, 6], &[7, 6, 7, 5], "\u{e9}\u{e9}b"),
+            (&[3, 6, 7, 6], &[7, 4], "\u{e9} a"),
+            (&[6, 7, 8, 9, 10], &[11, 6, 7, 6], "\u{1f600}\u{e9}\u{fffd}"),
+            (&[3, 8, 9, 10, 11, 8, 9, 10], &[11, 5], "\u{1f600}b"),
+            (&[3, 6], &[5], "b"),
+            // Behind bytes of no character.
+            (&[7, 7, 7, 7, 7, 7, 7, 7], &[5, 6, 7], "b\u{e9}"),
+        ] {
+            let context = &prompt[prompt.len().saturating_sub(Stream::CONTEXT)..];
+            assert_eq!(behind(context, tokens), expected, "{tokens:?} behind {prompt:?}");
+        }
+    }
+
+    /// The last token of a whole character may lie more than three tokens before the prompt's end.
+    #[test]
+    fn a_character_that_begins_in_a_token_of_two_characters_is_kept() {
+        let vocabulary = bytes();
+        assert_eq!(continued(&vocabulary, &[], &[0, 1, 2, 3, 4, 5, 0]), "a日ü€a");
+        for (prompt, tokens, expected) in [
+            (&[0, 1, 2, 3, 4][..], &[5, 0][..], "€a"),
+            (&[0, 1, 2, 3], &[4, 5, 0], "€a"),
+            (&[0, 1, 2], &[3, 4, 5], "日ü€"),
+        ] {
+            assert_eq!(continued(&vocabulary, prompt, tokens), expected, "{tokens:?} behind {prompt:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_no_character_behind_a_character_are_shown_once() {
+        assert_eq!(behind(&[], &[6, 7, 6]), "\u{e9}\u{fffd}");
+        assert_eq!(behind(&[], &[6, 7, 6, 5]), "\u{e9}\u{fffd}b");
+        assert_eq!(behind(&[], &[6, 7, 6, 4]), "\u{e9}\u{fffd} a");
+        assert_eq!(behind(&[], &[6, 7, 1, 6]), "\u{e9}\u{fffd}");
+        assert_eq!(behind(&[], &[8, 9, 10, 11, 8]), "\u{1f600}\u{fffd}");
+        // What completes the character replaces them.
+        assert_eq!(behind(&[], &[8, 9, 10, 11, 6, 7, 5]), "\u{1f600}\u{e9}b");
     }
 
     #[test]
     fn a_token_begins_where_its_text_does() {
         let vocabulary = pieces();
-        let begins = |vocabulary: &Vocabulary, tokens: &[u32], last| {
-            let mut answer = Answer::new(vocabulary, &[], last);
+        let begins = |vocabulary: &Vocabulary, tokens: &[u32], prompt: &[u32]| {
+            let mut answer = Answer::new(vocabulary, &[], prompt);
             let begin = |&token: &u32| {
                 answer.push(token).expect("a text");
                 answer.begin()
@@ -223,12 +293,14 @@ mod tests {
         };
         // " ab aa\u{e9} b": the special token has no text, and two tokens are one character.
         let tokens = [4, 5, 4, 1, 3, 6, 7, 2, 5];
-        assert_eq!(begins(&vocabulary, &tokens, Some(5)), [0, 2, 3, 5, 5, 6, 6, 7, 8]);
+        assert_eq!(begins(&vocabulary, &tokens, &[5]), [0, 2, 3, 5, 5, 6, 6, 7, 8]);
         // The text lacks the first space.
-        assert_eq!(begins(&vocabulary, &tokens, Some(1)), [0, 1, 2, 4, 4, 5, 5, 6, 7]);
+        assert_eq!(begins(&vocabulary, &tokens, &[1]), [0, 1, 2, 4, 4, 5, 5, 6, 7]);
         // "a\u{fffd}b": no character follows from the byte.
-        assert_eq!(begins(&vocabulary, &[3, 6, 5], Some(5)), [0, 1, 2]);
-        assert_eq!(begins(&Vocabulary(None), &[7, 20, 7], None), [0, 2, 5]);
+        assert_eq!(begins(&vocabulary, &[3, 6, 5], &[5]), [0, 1, 2]);
+        // The same behind a character of bytes: "\u{e9}\u{fffd}b".
+        assert_eq!(begins(&vocabulary, &[6, 7, 6, 5], &[6, 7]), [0, 0, 1, 2]);
+        assert_eq!(begins(&Vocabulary(None), &[7, 20, 7], &[]), [0, 2, 5]);
     }
 
     #[test]

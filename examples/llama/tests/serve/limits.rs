@@ -79,6 +79,8 @@ fn a_dropped_ticket_frees_blocks_wherever_its_sequences_are() {
     assert_eq!(ends, [0]);
     drop(ticket);
     engine.wait_for_idle();
+    // One choice ended by itself, and the other had its whole text.
+    assert_eq!(metrics.cancelled.load(Relaxed), 6);
     // The rows are free again.
     assert_eq!(read(engine.submit(job(&prompt, 10)), 1)[0].tokens, alone(&model, &prompt, 10));
 }

@@ -188,6 +188,26 @@ fn errors_are_one_line() {
 }
 
 #[test]
+fn recommended_numbers_that_make_no_sense_are_an_error_at_the_start() {
+    let folder = crate::folder::folder("recommended-numbers", None);
+    let settings = folder.join("generation_config.json");
+    for (field, found, expected) in [
+        ("top_p", 1.5, "a number above 0, up to 1"),
+        ("min_p", -0.5, "a number from 0 to 1"),
+        ("temperature", -1.5, "a number from 0"),
+    ] {
+        std::fs::write(&settings, json!({"do_sample": true, field: found}).to_string()).expect("a file");
+        // A measurement ends by itself.
+        let mut command = Command::new(env!("CARGO_BIN_EXE_llama-serve"));
+        command.arg("--model").arg(&folder).args(["--bench", "requests=1,prompt=4,output=2"]);
+        let output = command.env_remove("LLAMA_API_KEY").output().expect("its output");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let text = format!("error: {}: `{field}`: expected {expected}, found {found}\n", settings.display());
+        assert!(!output.status.success() && said.contains(&text) && !said.contains("model: "), "{said}");
+    }
+}
+
+#[test]
 fn a_measurement_prints_rates() {
     // More requests than may wait otherwise.
     let output = command(&["--bench", "requests=3,prompt=20,output=6", "--dtype", "f32", "--waiting", "1"])

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use burn_rocm_llama::config::Generation;
 use burn_rocm_llama::serve::Vocabulary;
+use burn_rocm_llama::serve::api::Defaults;
 use burn_rocm_llama::serve::engine::Limits;
 use burn_rocm_llama::text::Tokens;
 use serde_json::{Value, json};
@@ -84,6 +86,14 @@ fn pieces_joined_are_the_whole_text() {
     let greedy = json!({"prompt": "Once", "max_tokens": 40, "temperature": 0});
     let texts = [body, greedy].map(|body| text(&post(server.address, COMPLETIONS, &body).json()).to_owned());
     assert_eq!(texts[0], texts[1]);
+    // So does what the model's authors recommend.
+    let generation = Generation { sample: true, top_k: Some(0), top_p: Some(0.0), ..Generation::default() };
+    let defaults = Defaults::new(&generation);
+    let recommending = Running::start("recommended", LONG, |server, _| server.defaults = defaults);
+    let body = json!({"prompt": "Once", "max_tokens": 40, "temperature": 2});
+    let answer = post(recommending.address, COMPLETIONS, &body);
+    assert_eq!((answer.status, text(&answer.json())), (200, &*texts[0]), "{}", answer.body);
+    recommending.join();
     // Without a seed, two texts differ.
     let body = json!({"prompt": "Once", "max_tokens": 40, "temperature": 2});
     let texts = [(); 2].map(|()| text(&post(server.address, COMPLETIONS, &body).json()).to_owned());
@@ -110,6 +120,8 @@ fn stop_strings_end_a_text_wherever_tokens_end() {
         assert_eq!(joined(&pieces.events()), (expected.to_owned(), json!("stop")));
     }
     wait_until("no sequence runs", || server.engine.metrics().running.load(Relaxed) == 0);
+    // A text that has ended is not cancelled.
+    assert_eq!(server.engine.metrics().cancelled.load(Relaxed), 0);
     server.join();
 }
 
@@ -126,14 +138,20 @@ fn answers_have_choices_prompts_and_probabilities() {
         [0, 1, 2, 3].map(Some)
     );
     for choice in choices {
-        let logprobs = &choice["logprobs"];
+        let list = |name: &str| choice["logprobs"][name].as_array().cloned().unwrap_or_default();
         for name in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
-            assert_eq!(logprobs[name].as_array().map(Vec::len), Some(5), "{name}: {choice}");
+            assert_eq!(list(name).len(), 5, "{name}: {choice}");
         }
-        assert!(logprobs["token_logprobs"][0].as_f64() <= Some(0.0));
-        // Two tokens may have the same text.
-        let best = logprobs["top_logprobs"][0].as_object().expect("an object").len();
-        assert!((1..=2).contains(&best));
+        assert!(list("token_logprobs")[0].as_f64() <= Some(0.0));
+        for (best, drawn) in list("top_logprobs").iter().zip(list("token_logprobs")) {
+            // Two tokens may have the same text.
+            let best = best.as_object().expect("an object");
+            assert!((1..=2).contains(&best.len()));
+            // No token is likelier than the most likely one, which is there.
+            let drawn = drawn.as_f64().expect("a number");
+            let most = best.values().filter_map(Value::as_f64).fold(f64::NEG_INFINITY, f64::max);
+            assert!(drawn <= most, "{choice}");
+        }
     }
     assert_eq!(answer["usage"]["completion_tokens"], 20);
     // Other choices have their prompt from the first, which saves no token of the request's prompt.

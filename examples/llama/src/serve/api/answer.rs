@@ -25,7 +25,7 @@ pub struct Scored {
     pub token: String,
     /// The natural logarithm of its probability.
     pub logprob: f32,
-    /// The most likely tokens.
+    /// The most likely tokens, the most likely one first.
     pub best: Vec<(String, f32)>,
     /// The characters before it in the answer. For a token within a character, those before that
     /// character.
@@ -179,8 +179,12 @@ impl Answering {
         match self.route {
             Route::Completion => {
                 let best = |scored: &Scored| {
-                    let best = scored.best.iter().map(|(token, logprob)| (token.clone(), json!(logprob)));
-                    best.collect::<Map<_, _>>()
+                    let mut best = Map::new();
+                    for (token, logprob) in &scored.best {
+                        // Tokens may show alike. The most likely one comes first.
+                        best.entry(token.as_str()).or_insert_with(|| json!(logprob));
+                    }
+                    best
                 };
                 json!({
                     "tokens": scored.iter().map(|scored| &scored.token).collect::<Vec<_>>(),
@@ -204,5 +208,30 @@ impl Answering {
                 json!({"content": content.collect::<Vec<_>>(), "refusal": null})
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_tokens_that_show_alike_the_most_likely_one_counts() {
+        let best = [("\u{fffd}", -0.5), ("a", -1.5), ("\u{fffd}", -2.5)];
+        let best: Vec<_> = best.map(|(token, logprob)| (token.to_owned(), logprob)).into();
+        let scored = vec![Scored { token: "\u{fffd}".to_owned(), logprob: -0.5, best, offset: 0 }];
+        let choice = Choice { scored: Some(scored), ..Choice::default() };
+        let logprobs = |route| {
+            let choices = std::slice::from_ref(&choice);
+            let answer = Answering::new(route, "small", false).whole(choices, Usage::default());
+            answer["choices"][0]["logprobs"].clone()
+        };
+        let found = logprobs(Route::Completion);
+        assert_eq!(found["top_logprobs"], json!([{"\u{fffd}": -0.5, "a": -1.5}]));
+        // A chat's answer has a list of them.
+        let found = logprobs(Route::Chat);
+        let of = |entry: &Value| entry["logprob"].as_f64();
+        let best = found["content"][0]["top_logprobs"].as_array().expect("a list");
+        assert_eq!(best.iter().map(of).collect::<Vec<_>>(), [-0.5, -1.5, -2.5].map(Some));
     }
 }

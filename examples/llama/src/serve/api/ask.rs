@@ -7,6 +7,7 @@ use super::error::{ApiError, Kind};
 use super::fields::Fields;
 use super::messages::{NO_TOOLS, messages};
 use crate::config::Generation;
+use crate::sample::{self, above_0};
 use crate::text::Message;
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -72,20 +73,9 @@ pub struct Defaults(Sampling);
 impl Defaults {
     /// What the model's authors recommend; if they don't, what OpenAI's API says: temperature 1.
     pub fn new(generation: &Generation) -> Self {
-        let all = Sampling { temperature: 1.0, ..Sampling::default() };
-        let repetition_penalty = generation.repetition_penalty.unwrap_or(1.0);
-        Self(match generation.sample {
-            false => Sampling { repetition_penalty, ..all },
-            true => Sampling {
-                temperature: generation.temperature.unwrap_or(1.0),
-                // As `transformers`.
-                top_k: generation.top_k.unwrap_or(50),
-                top_p: generation.top_p.unwrap_or(1.0),
-                min_p: generation.min_p.unwrap_or(0.0),
-                repetition_penalty,
-                ..all
-            },
-        })
+        let recommended = sample::Sampling::recommended(generation).on_device(0);
+        let temperature = if generation.sample { recommended.temperature } else { 1.0 };
+        Self(Sampling { temperature, ..recommended })
     }
 }
 
@@ -161,10 +151,7 @@ fn common(
     let sampling = Sampling {
         temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(defaults.temperature),
         top_k: fields.count("top_k", 0..=usize::MAX)?.unwrap_or(defaults.top_k),
-        // By 0, clients mean the most likely token alone, which the least probability keeps.
-        top_p: fields
-            .number("top_p", 0.0..=1.0)?
-            .map_or(defaults.top_p, |top_p| top_p.max(f32::MIN_POSITIVE.into())),
+        top_p: fields.number("top_p", 0.0..=1.0)?.map_or(defaults.top_p, above_0),
         min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(defaults.min_p),
         repetition_penalty: fields
             .number("repetition_penalty", 0.01..=100.0)?

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
+use std::time::Instant;
 
 use burn_rocm_nn::language::BLOCK;
 use tokio::sync::mpsc;
@@ -65,9 +66,10 @@ impl Limits {
 /// A message to the engine.
 #[derive(Debug)]
 pub(super) enum Command {
-    /// A job, and where its events go.
-    Start(u64, Box<Job>, mpsc::Sender<Event>),
-    /// Nobody reads a job any more, or one choice of it.
+    /// A job, when it was asked for, and where its events go.
+    Start(u64, Box<Job>, Instant, mpsc::Sender<Event>),
+    /// Nobody reads the job any more. With a choice: only that one ends, because its text is
+    /// complete.
     Cancel(u64, Option<usize>),
 }
 
@@ -151,6 +153,7 @@ impl Handle {
     /// # Errors
     /// Why the job is not accepted.
     pub fn submit(&self, job: Job) -> Result<Ticket, Refusal> {
+        let since = Instant::now();
         let Limits { context: limit, waiting: most, .. } = self.shared.limits;
         let vocabulary = self.shared.vocabulary;
         let texts = job.texts();
@@ -179,7 +182,7 @@ impl Handle {
             .map_err(|waiting| Refusal::Busy { waiting, limit: most })?;
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         let (sender, events) = mpsc::channel(job.events());
-        match self.commands.send(Command::Start(id, Box::new(job), sender)) {
+        match self.commands.send(Command::Start(id, Box::new(job), since, sender)) {
             Ok(()) => Ok(Ticket { events, id, commands: self.commands.clone() }),
             Err(_) => {
                 waiting.fetch_sub(texts, Ordering::AcqRel);
@@ -200,5 +203,32 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let _ = self.commands.send(Command::Cancel(self.id, None));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn_rocm::fused::decode::Sampling;
+
+    use super::*;
+    use crate::serve::engine::sequence::sequences;
+
+    /// The engine takes a job when its step is over.
+    #[test]
+    fn the_time_to_the_first_token_begins_where_the_job_is_submitted() {
+        let limits = Limits { rows: 1, step: 1, context: 16, blocks: 1, waiting: 2 };
+        let (metrics, alive, next) = (Arc::default(), AtomicBool::new(true), AtomicU64::new(0));
+        let shared = Arc::new(Shared { limits, vocabulary: 8, metrics, alive, next });
+        let (commands, queue) = std::sync::mpsc::channel();
+        let sampling = Sampling::default();
+        let job =
+            Job { prompts: vec![vec![1]], choices: 2, tokens: 1, sampling, stop: vec![], chances: None };
+        let before = Instant::now();
+        let ticket = Handle { shared, commands }.submit(job).expect("an accepted job");
+        let after = Instant::now();
+        let Ok(Command::Start(id, job, since, events)) = queue.recv() else { panic!("no job") };
+        assert_eq!(id, ticket.id);
+        let found: Vec<_> = sequences(id, *job, since, 0, &events).map(|sequence| sequence.since).collect();
+        assert!(found == [since; 2] && (before..=after).contains(&since), "{found:?}");
     }
 }

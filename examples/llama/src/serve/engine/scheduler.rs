@@ -14,7 +14,7 @@ use super::chances::LateLargest;
 use super::handle::{Command, Limits};
 use super::job::{Chances, End, Event};
 use super::prefixes::{Chain, Prefixes};
-use super::sequence::{After, Running, Sequence, sequences};
+use super::sequence::{Running, Sequence, sequences};
 use crate::error::{Error, Result};
 use crate::model::{B, Model, Paged, Piece};
 use crate::serve::metrics::Metrics;
@@ -107,9 +107,9 @@ impl Scheduler {
 
     fn take(&mut self, command: Command) -> Result<()> {
         match command {
-            Command::Start(id, job, events) => {
+            Command::Start(id, job, since, events) => {
                 let before = self.waiting.len();
-                self.waiting.extend(sequences(id, *job, self.next, &events));
+                self.waiting.extend(sequences(id, *job, since, self.next, &events));
                 self.next += (self.waiting.len() - before) as u64;
                 Ok(())
             }
@@ -117,11 +117,13 @@ impl Scheduler {
                 let meant = |sequence: &Sequence| {
                     sequence.job == job && choice.is_none_or(|choice| choice == sequence.choice)
                 };
+                // A single choice is ended only when its text is complete, so it is not counted.
+                let cancelled = u64::from(choice.is_none());
                 let metrics = &self.metrics;
                 self.waiting.retain(|sequence| {
                     let stays = !meant(sequence);
                     if !stays {
-                        metrics.cancelled.fetch_add(1, Relaxed);
+                        metrics.cancelled.fetch_add(cancelled, Relaxed);
                         if !sequence.begun {
                             metrics.waiting.fetch_sub(1, AcqRel);
                         }
@@ -129,7 +131,7 @@ impl Scheduler {
                     stays
                 });
                 while let Some(index) = self.running.iter().position(|running| meant(&running.sequence)) {
-                    self.metrics.cancelled.fetch_add(1, Relaxed);
+                    self.metrics.cancelled.fetch_add(cancelled, Relaxed);
                     self.release(index)?;
                 }
                 self.report();
@@ -308,7 +310,7 @@ impl Scheduler {
             let Some(&Draw { token, chance }) = draws.get(*row) else { continue };
             // A NaN among the logits makes the probability NaN.
             let Some(chance) = chance.filter(|chance| !chance.is_nan()) else {
-                ended.push((order, After::End(End::Failed(Error::NotNumbers.to_string()))));
+                ended.push((order, End::Failed(Error::NotNumbers.to_string())));
                 continue;
             };
             let at = asking.iter().position(|&asking| asking == order);
@@ -320,21 +322,13 @@ impl Scheduler {
             times.count(now - sequence.since);
             sequence.since = now;
             self.metrics.generated_tokens.fetch_add(1, Relaxed);
-            match sequence.push(token, chances) {
-                After::Token => {}
-                after => ended.push((order, after)),
+            if let Some(why) = sequence.push(token, chances) {
+                ended.push((order, why));
             }
         }
-        for (order, after) in ended {
-            let Some(index) = self.running.iter().position(|running| running.sequence.order == order) else {
-                continue;
-            };
-            match after {
-                After::End(why) => self.end(index, why)?,
-                _ => {
-                    self.metrics.cancelled.fetch_add(1, Relaxed);
-                    self.release(index)?;
-                }
+        for (order, why) in ended {
+            if let Some(index) = self.running.iter().position(|running| running.sequence.order == order) {
+                self.end(index, why)?;
             }
         }
         Ok(())

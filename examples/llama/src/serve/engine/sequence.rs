@@ -51,15 +51,17 @@ pub(super) struct Running {
     pub(super) set: bool,
 }
 
-/// The sequences of a job. The first has this order, and the others follow.
+/// The sequences of a job that was submitted at `since`. The first has this order, and the others
+/// follow.
 pub(super) fn sequences(
     id: u64,
     job: Job,
+    since: Instant,
     order: u64,
     events: &mpsc::Sender<Event>,
 ) -> impl Iterator<Item = Sequence> {
     let Job { prompts, choices, tokens, sampling, stop, chances } = job;
-    let (stop, since, events): (Arc<[u32]>, _, _) = (stop.into(), Instant::now(), events.clone());
+    let (stop, events): (Arc<[u32]>, _) = (stop.into(), events.clone());
     let all = prompts.into_iter().enumerate();
     let all = all.flat_map(move |(index, prompt)| {
         (0..choices).map(move |copy| (index * choices, copy, prompt.clone()))
@@ -91,31 +93,21 @@ impl Sequence {
         self.tokens.len() - self.prompt
     }
 
-    /// Sends an event. Returns whether somebody reads it. The channel has room for all of them.
-    pub(super) fn send(&self, event: Event) -> bool {
-        self.events.try_send(event).is_ok()
+    /// Sends an event. The channel has room for all of them. If nobody reads it, the command that
+    /// cancels the job was sent before.
+    pub(super) fn send(&self, event: Event) {
+        let _ = self.events.try_send(event);
     }
 
     /// Adds a token that was drawn. Returns why the text ends, if it does.
-    pub(super) fn push(&mut self, token: u32, chances: Option<Chances>) -> After {
+    pub(super) fn push(&mut self, token: u32, chances: Option<Chances>) -> Option<End> {
         if self.stop.contains(&token) {
-            return After::End(End::Stop);
+            return Some(End::Stop);
         }
         self.tokens.push(token);
-        if !self.send(Event::Token { choice: self.choice, token, chances }) {
-            return After::Unread;
-        }
-        if self.drawn() >= self.most { After::End(End::Length) } else { After::Token }
+        self.send(Event::Token { choice: self.choice, token, chances });
+        (self.drawn() >= self.most).then_some(End::Length)
     }
-}
-
-/// What follows a token.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum After {
-    Token,
-    End(End),
-    /// Nobody reads the text.
-    Unread,
 }
 
 impl Running {

@@ -23,8 +23,9 @@ pub(super) struct Work {
     pub(super) choices: usize,
     /// The choices of each prompt.
     pub(super) each: usize,
-    /// The last token of each prompt that the answer's text goes on with; empty if it is another.
-    pub(super) last: Vec<u32>,
+    /// The last tokens of each prompt that an answer continues; empty for a chat, whose answer is a
+    /// text of its own.
+    pub(super) last: Vec<Vec<u32>>,
     /// The tokens of the prompts.
     pub(super) prompt: usize,
     pub(super) deadline: Instant,
@@ -48,7 +49,8 @@ impl<'a> Answers<'a> {
     fn new(vocabulary: &'a Vocabulary, work: &'a mut Work) -> Self {
         let Work { ticket, stops, scored, choices, each, last, prompt, deadline, .. } = work;
         let stops: &'a [String] = stops;
-        let answer = |index: usize| Some(Answer::new(vocabulary, stops, last.get(index / *each).copied()));
+        let last = |index: usize| last.get(index / *each).map(Vec::as_slice).unwrap_or_default();
+        let answer = |index: usize| Some(Answer::new(vocabulary, stops, last(index)));
         Self {
             vocabulary,
             ticket,

@@ -12,7 +12,7 @@ use crate::rng::Rng;
 use crate::serve::api::{ApiError, Ask, Defaults, Kind, Prompt};
 use crate::serve::engine::{Handle, Job, Ticket};
 use crate::serve::text::Vocabulary;
-use crate::text::Chat;
+use crate::text::{Chat, Stream};
 
 /// What the routes need.
 #[derive(Debug)]
@@ -82,15 +82,16 @@ impl Server {
     }
 
     /// Gives the request to the engine, and forgets its prompts. Returns how many tokens these
-    /// have, and the last of each.
-    pub(super) fn start(&self, ask: &mut Ask) -> Result<(Ticket, usize, Vec<u32>), ApiError> {
+    /// have, and the last ones of each, which an answer may continue.
+    pub(super) fn start(&self, ask: &mut Ask) -> Result<(Ticket, usize, Vec<Vec<u32>>), ApiError> {
         let prompts = std::mem::take(&mut ask.prompts);
         let prompts = prompts.iter().map(|prompt| self.tokens(prompt));
         let prompts = prompts.collect::<Result<Vec<_>, ApiError>>()?;
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
         let room = self.engine.limits().context.saturating_sub(longest).max(1);
         let count = prompts.iter().map(Vec::len).sum();
-        let last = prompts.iter().filter_map(|prompt| prompt.last().copied()).collect();
+        let last = |prompt: &Vec<u32>| prompt[prompt.len().saturating_sub(Stream::CONTEXT)..].to_vec();
+        let last = prompts.iter().map(last).collect();
         let mut sampling = ask.sampling;
         if !ask.seeded {
             let mut seeds = self.seeds.lock().unwrap_or_else(PoisonError::into_inner);
