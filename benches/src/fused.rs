@@ -177,7 +177,7 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::again::again;
+    use crate::alone::{DEFERS, is_alone};
 
     fn launches() -> u64 {
         RocmDevice::default().counters().expect("the counters").launches
@@ -195,14 +195,9 @@ mod tests {
         }
     }
 
-    /// In a process of its own, in which the CPU device defers ops.
     #[test]
     fn results_are_held_until_their_ops_are_launched() {
-        const CHILD: &str = "BENCHES_TEST_HELD";
-        if std::env::var_os(CHILD).is_none() {
-            let test = "fused::tests::results_are_held_until_their_ops_are_launched";
-            let environment = [(CHILD, "1"), ("BURN_ROCM_CHAIN", "16"), ("BURN_ROCM_PROVIDER", "cpu")];
-            again(&["--exact", test], &environment);
+        if !is_alone("fused::tests::results_are_held_until_their_ops_are_launched", &DEFERS) {
             return;
         }
         let device = RocmDevice::default();

@@ -8,11 +8,8 @@
 // `gpu/models/nets.rs` is compiled once for each choice of modules.
 #![allow(clippy::duplicate_mod)]
 
-/// What the tests of the whole use too.
 #[cfg(test)]
-#[allow(unreachable_pub, reason = "public in its own crate")]
-#[path = "../../tests/src/again.rs"]
-mod again;
+mod alone;
 mod cases;
 mod cold;
 mod families;

@@ -125,7 +125,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::again::again;
+    use crate::alone::{DEFERS, is_alone};
 
     /// The first calls time algorithms, or capture a graph. They must not decide how many calls a
     /// round has.
@@ -151,14 +151,9 @@ mod tests {
         assert_eq!(calls_a_round(0.0, |_| 0.0), 100_000);
     }
 
-    /// In a process of its own, in which the CPU device defers ops.
     #[test]
     fn launching_enqueues_what_is_deferred() {
-        const CHILD: &str = "BENCHES_TEST_LAUNCH";
-        if std::env::var_os(CHILD).is_none() {
-            let test = "gpu::time::tests::launching_enqueues_what_is_deferred";
-            let environment = [(CHILD, "1"), ("BURN_ROCM_CHAIN", "16"), ("BURN_ROCM_PROVIDER", "cpu")];
-            again(&["--exact", test], &environment);
+        if !is_alone("gpu::time::tests::launching_enqueues_what_is_deferred", &DEFERS) {
             return;
         }
         let device = RocmDevice::default();

@@ -282,7 +282,6 @@ fn launches(chips: &[&Chip]) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::process::Command;
 
     use burn::tensor::DType;
     use burn_rocm::RocmDevice;
@@ -295,6 +294,7 @@ mod tests {
     use burn_rocm_nn::language::quant::RoundTo;
 
     use super::*;
+    use crate::alone::is_alone;
 
     /// The settings and the weights of a random model of the program `llama`.
     fn random(model: RandomModel) -> (Config, Random) {
@@ -394,32 +394,10 @@ mod tests {
         counts
     }
 
-    const ALONE: &str = "BURN_ROCM_BENCHES_ALONE";
-
-    /// Whether this process has been started to run a test alone.
-    fn is_alone() -> bool {
-        std::env::var_os(ALONE).is_some()
-    }
-
-    /// Runs a test of this file again, in a process of its own: a profile has the work of all
-    /// threads, and so of all tests. Returns whether the test passed, and its output.
-    fn alone(test: &str, environment: &[(&str, &str)]) -> (bool, String) {
-        let output = Command::new(std::env::current_exe().expect("this program's path"))
-            .args(["--exact", &format!("model::decoding::tests::{test}"), "--nocapture"])
-            .env(ALONE, "1")
-            .envs(environment.iter().copied())
-            .output()
-            .expect("this program starts");
-        let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        let text = text.concat();
-        (output.status.success() && text.contains("1 passed"), text)
-    }
-
+    /// Alone, because a profile has the work of all threads, and so of all tests.
     #[test]
     fn a_pass_launches_what_the_model_counts() {
-        if !is_alone() {
-            let (passed, text) = alone("a_pass_launches_what_the_model_counts", &[]);
-            assert!(passed, "{text}");
+        if !is_alone("model::decoding::tests::a_pass_launches_what_the_model_counts", &[]) {
             return;
         }
         let rounded = Quantise { layers: Some(RoundTo::Int4), output: Some(RoundTo::Int8) };
@@ -432,15 +410,18 @@ mod tests {
     /// and then this tests nothing.
     #[test]
     fn a_pass_on_matrix_cores_launches_what_the_model_counts() {
-        if is_alone() {
-            assert!(counted().contains_key("decode_rotary_attention"));
-            assert_eq!(traced(Quantise::default()), counted());
+        let lockstep = [("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CPU_WAVE", "32")];
+        let test = "model::decoding::tests::a_pass_on_matrix_cores_launches_what_the_model_counts";
+        if !is_alone(test, &lockstep) {
             return;
         }
-        let lockstep = [("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CPU_WAVE", "32")];
-        let (passed, text) = alone("a_pass_on_matrix_cores_launches_what_the_model_counts", &lockstep);
-        let is_built = !text.contains("this build lacks the lockstep mode");
-        assert!(passed || !is_built, "{text}");
+        if let Err(error) = hip::Device::get(0)
+            && error.to_string().contains("this build lacks the lockstep mode")
+        {
+            return;
+        }
+        assert!(counted().contains_key("decode_rotary_attention"));
+        assert_eq!(traced(Quantise::default()), counted());
     }
 
     #[test]

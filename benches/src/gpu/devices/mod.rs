@@ -121,26 +121,22 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::again::again;
+    use crate::alone::is_alone;
 
-    const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
-
-    /// Runs this test in a process of its own, which has two devices. The parent checks that the child
-    /// passed, and gets `None`.
-    fn in_child(test: &str) -> Option<[RocmDevice; 2]> {
-        if std::env::var_os(DEVICES).is_some() {
-            return Some([RocmDevice::new(0), RocmDevice::new(1)]);
-        }
-        let environment =
-            [(DEVICES, "2"), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_COLLECTIVE_TIMEOUT", "20")];
-        again(&["--exact", &format!("gpu::devices::tests::{test}")], &environment);
-        None
+    /// The two devices of a process that runs this test alone; `None` once the test has passed there.
+    fn two_devices(test: &str) -> Option<[RocmDevice; 2]> {
+        let environment = [
+            ("BURN_ROCM_CPU_DEVICES", "2"),
+            ("BURN_ROCM_PROVIDER", "cpu"),
+            ("BURN_ROCM_COLLECTIVE_TIMEOUT", "20"),
+        ];
+        is_alone(&format!("gpu::devices::tests::{test}"), &environment).then(|| [0, 1].map(RocmDevice::new))
     }
 
     /// Nobody waits for a rank that has panicked.
     #[test]
     fn a_rank_that_fails_ends_all() {
-        let Some(devices) = in_child("a_rank_that_fails_ends_all") else { return };
+        let Some(devices) = two_devices("a_rank_that_fails_ends_all") else { return };
         let ranks = group(&devices).expect("two devices");
         let step = |rank: Communicator| move || assert_eq!(rank.rank(), 0, "a rank that fails");
         let start = Instant::now();
@@ -152,7 +148,7 @@ mod tests {
     /// The all-reduces, which are of f32, don't change the steps' dtype.
     #[test]
     fn steps_after_the_all_reduces_are_in_bf16() {
-        let Some(devices) = in_child("steps_after_the_all_reduces_are_in_bf16") else { return };
+        let Some(devices) = two_devices("steps_after_the_all_reduces_are_in_bf16") else { return };
         let options = Options::parse_from(["benches", "--bf16", "--shrink", "2", "--iterations", "1"]);
         set_defaults(&options, &devices).expect("no tensor was made yet");
         reduced::run(&options, &devices, &[2]).expect("two devices");
