@@ -29,8 +29,8 @@ for root in "${roots[@]}"; do
     }
     fail() { echo "$root: $1" >&2; cat "$said/out" "$said/err" >&2; exit 1; }
     program=hip
-    for setting in VIRTUAL_GPU_THREADS=1 VIRTUAL_GPU_THREADS=4 VIRTUAL_GPU_POISON=1 VIRTUAL_GPU_YIELD=0; do
-        settings=("$setting")
+    for setting in {THREADS=1,THREADS=4,POISON=1,YIELD=0,RACES=1}; do
+        settings=("VIRTUAL_GPU_$setting")
         inside all || fail "wrong with $setting"
     done
     # The same kernels by hipRTC at its levels of optimisation, with poisoned memory.

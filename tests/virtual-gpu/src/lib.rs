@@ -24,11 +24,45 @@
 //! | `VIRTUAL_GPU_THREADS` | all cores | the threads that run workgroups; with 1 their order is always the same |
 //! | `VIRTUAL_GPU_POISON` | 0 | 1: new device memory (up to 256 MiB each), registers and LDS hold 0xff, NaN as floats |
 //! | `VIRTUAL_GPU_YIELD` | 1 | 0: each wave runs until its next barrier, which reveals missing barriers |
-//! | `VIRTUAL_GPU_RACES` | 0 | 1: a wave faults if it accesses LDS that another wave wrote since the last barrier |
+//! | `VIRTUAL_GPU_RACES` | 0 | 1: a wave faults at a race in LDS or global memory; see [Races](#races) |
 //! | `VIRTUAL_GPU_STATISTICS` | 0 | 1: a line on stderr for each launch: workgroups, instructions of waves, time |
 //! | `VIRTUAL_GPU_COUNTERS` | | a file for a table of what each launch did; see [Counters](#counters) |
-//! | `VIRTUAL_GPU_LEVEL` | the host's | `portable` or `avx2`: vector instructions of the host below its best |
+//! | `VIRTUAL_GPU_LEVEL` | the host's | `portable`, `avx2` or `avx512`: the host's vector instructions to use at most |
 //! | `VIRTUAL_GPU_LOG` | | a file, or `stderr`, for a line for each call of the HSA API and each packet |
+//!
+//! A variable with another value makes `hsa_init` fail, with a line on stderr that says what is expected. A host that
+//! lacks the level of `VIRTUAL_GPU_LEVEL` uses its best.
+//!
+//! # Races
+//!
+//! With `VIRTUAL_GPU_RACES=1` a wave faults if it and another wave of the launch access the same byte, at
+//! least one of them writes it, at most one of the accesses is an atomic, and nothing orders them. The report
+//! names the kernel, the program counter, the lane, the address, and the other wave with its program counter.
+//! Launches are much slower then.
+//!
+//! - In LDS, barriers order the waves of a workgroup.
+//! - In global memory, barriers do too, and so do atomics on LDS. Waves of different workgroups are ordered only by
+//!   atomics on global memory. A wave that executes a load with GLC, SLC or DLC (atomic, volatile or nontemporal) or an
+//!   atomic that returns something may have read a flag. So its later accesses race with no access that other
+//!   waves made before. Kernels whose last workgroup reduces, or whose workgroups wait for one another, are
+//!   therefore not reported.
+//! - On gfx1030 an atomic store looks like any other. So a store does not race with atomics that return something,
+//!   nor with a load of that kind, nor with a store of the same value. Plain loads do not race with atomics, because
+//!   the compiler begins the loop of a floating-point `atomicAdd` with one.
+//!
+//! - Stores to the host's memory do not race with each other: kernels report faults there, and any report may remain.
+//!
+//! A missing barrier or a missing atomic shows in this way even if the result is right by luck. Races between launches,
+//! or with the host, are not found.
+//!
+//! Some reports are not of faults. In such a case the machine code does not show what is meant:
+//!
+//! - Stores of different values to device memory of which any may remain: a scatter by assignment with equal indices.
+//! - Atomic loads of workgroup scope in CU mode (`-mcumode`), which have no GLC and look plain.
+//! - A scalar load of 3 dwords that the compiler widened to 4, if another wave stores to the fourth.
+//!
+//! Looking for races in global memory takes 10 to 40 times the memory that a launch touches: 10 for dwords, 20 for
+//! halves of them, 40 for bytes. A launch of one wave takes none.
 //!
 //! # Counters
 //!

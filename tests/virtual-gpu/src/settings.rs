@@ -1,5 +1,6 @@
 //! The settings from the environment. `lib.rs` documents the variables in one table.
 
+use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
 
 /// The settings of a process.
@@ -19,15 +20,21 @@ pub struct Settings {
     pub poison: bool,
     /// Whether the waves of a workgroup take turns after a barrier.
     pub turns: bool,
-    /// Whether conflicting accesses to LDS with no barrier between them are faults.
+    /// Whether conflicting accesses to LDS or global memory that nothing orders are faults.
     pub races: bool,
+    /// The vector instructions of the host to use at most: `portable`, `avx2` or `avx512`, else its best.
+    /// [`crate::isa`] reads the variable itself.
+    pub level: Option<String>,
     /// Whether each launch is reported on stderr, with the number of its instructions.
     pub statistics: bool,
     /// The file that gets what the waves of each launch did.
-    pub counters: Option<String>,
+    pub counters: Option<OsString>,
     /// Where calls are logged: a path, or `stderr`.
-    pub log: Option<String>,
+    pub log: Option<OsString>,
 }
+
+/// What `VIRTUAL_GPU_LEVEL` may ask for.
+const LEVELS: [&str; 3] = ["portable", "avx2", "avx512"];
 
 /// A variable with an invalid value.
 #[derive(Debug, PartialEq, thiserror::Error)]
@@ -36,6 +43,12 @@ pub struct InvalidSetting {
     variable: &'static str,
     value: String,
     expected: &'static str,
+}
+
+impl InvalidSetting {
+    fn new(variable: &'static str, value: &OsStr, expected: &'static str) -> Self {
+        Self { variable, value: value.to_string_lossy().into_owned(), expected }
+    }
 }
 
 impl Default for Settings {
@@ -51,6 +64,7 @@ impl Default for Settings {
             poison: false,
             turns: true,
             races: false,
+            level: None,
             statistics: false,
             counters: None,
             log: None,
@@ -64,23 +78,33 @@ impl Settings {
     /// # Errors
     /// The first variable whose value is invalid.
     pub fn from_env() -> Result<Self, InvalidSetting> {
-        Self::from_variables(|name| std::env::var(name).ok())
+        Self::from_variables(|name| std::env::var_os(name))
     }
 
     /// The settings from the values that `lookup` returns by name.
-    fn from_variables(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidSetting> {
+    fn from_variables(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, InvalidSetting> {
         let number = |variable, least: u64, most: u64, default: u64, expected| match lookup(variable) {
             None => Ok(default),
-            Some(value) => match value.parse() {
-                Ok(number) if (least..=most).contains(&number) => Ok(number),
-                _ => Err(InvalidSetting { variable, value, expected }),
+            Some(value) => match value.to_str().map(str::parse) {
+                Some(Ok(number)) if (least..=most).contains(&number) => Ok(number),
+                _ => Err(InvalidSetting::new(variable, &value, expected)),
             },
         };
-        let switch = |variable, default| match lookup(variable).as_deref() {
+        let switch = |variable, default| match lookup(variable) {
             None => Ok(default),
-            Some("0") => Ok(false),
-            Some("1") => Ok(true),
-            Some(other) => Err(InvalidSetting { variable, value: other.into(), expected: "0 or 1" }),
+            Some(value) if value == "0" => Ok(false),
+            Some(value) if value == "1" => Ok(true),
+            Some(other) => Err(InvalidSetting::new(variable, &other, "0 or 1")),
+        };
+        let level = match lookup("VIRTUAL_GPU_LEVEL") {
+            None => None,
+            Some(value) => match value.to_str().filter(|level| LEVELS.contains(level)) {
+                Some(level) => Some(level.to_owned()),
+                None => {
+                    let expected = "portable, avx2 or avx512";
+                    return Err(InvalidSetting::new("VIRTUAL_GPU_LEVEL", &value, expected));
+                }
+            },
         };
         let default = Self::default();
         Ok(Self {
@@ -92,6 +116,7 @@ impl Settings {
             poison: switch("VIRTUAL_GPU_POISON", default.poison)?,
             turns: switch("VIRTUAL_GPU_YIELD", default.turns)?,
             races: switch("VIRTUAL_GPU_RACES", default.races)?,
+            level,
             statistics: switch("VIRTUAL_GPU_STATISTICS", default.statistics)?,
             counters: lookup("VIRTUAL_GPU_COUNTERS").filter(|to| !to.is_empty()),
             log: lookup("VIRTUAL_GPU_LOG").filter(|to| !to.is_empty()),
@@ -106,22 +131,53 @@ mod tests {
     #[test]
     fn values_are_checked() {
         let with = |name: &'static str, value: &'static str| {
-            Settings::from_variables(move |asked| (asked == name).then(|| value.to_owned()))
+            Settings::from_variables(move |asked| (asked == name).then(|| value.into()))
         };
         assert_eq!(with("OTHER", "1").expect("nothing is set"), Settings::default());
         assert_eq!(with("VIRTUAL_GPU_DEVICES", "2").expect("2 is valid").devices, 2);
         assert_eq!(with("VIRTUAL_GPU_MEMORY_MIB", "64").expect("64 is valid").memory, 64 << 20);
         assert!(with("VIRTUAL_GPU_APU", "1").expect("1 is valid").apu);
         assert!(!with("VIRTUAL_GPU_YIELD", "0").expect("0 is valid").turns);
+        for level in LEVELS {
+            assert_eq!(with("VIRTUAL_GPU_LEVEL", level).expect("a level").level.as_deref(), Some(level));
+        }
         for (name, value) in [
             ("VIRTUAL_GPU_DEVICES", "17"),
             ("VIRTUAL_GPU_THREADS", "0"),
             ("VIRTUAL_GPU_MEMORY_MIB", "-1"),
             ("VIRTUAL_GPU_POISON", "yes"),
             ("VIRTUAL_GPU_UNITS", ""),
+            ("VIRTUAL_GPU_RACES", "true"),
+            ("VIRTUAL_GPU_LEVEL", "AVX2"),
+            ("VIRTUAL_GPU_LEVEL", ""),
         ] {
             let error = with(name, value).expect_err("the value is not valid");
             assert!(error.to_string().starts_with(&format!("{name}={value}: ")), "{error}");
+        }
+    }
+
+    /// Paths are kept as they are. Other values are refused.
+    #[test]
+    fn values_may_not_be_utf8() {
+        use std::os::unix::ffi::OsStrExt;
+
+        let with = |name: &'static str, value: &'static [u8]| {
+            Settings::from_variables(move |asked| {
+                (asked == name).then(|| OsStr::from_bytes(value).to_owned())
+            })
+        };
+        let path = b"/tmp/caf\xe9.tsv";
+        let counters = with("VIRTUAL_GPU_COUNTERS", path).expect("a path").counters;
+        assert_eq!(counters.as_deref(), Some(OsStr::from_bytes(path)));
+        let log = with("VIRTUAL_GPU_LOG", path).expect("a path").log;
+        assert_eq!(log.as_deref(), Some(OsStr::from_bytes(path)));
+        for (name, value) in [
+            ("VIRTUAL_GPU_DEVICES", &b"1\xe9"[..]),
+            ("VIRTUAL_GPU_RACES", b"1\xe9"),
+            ("VIRTUAL_GPU_LEVEL", b"avx2\xe9"),
+        ] {
+            let error = with(name, value).expect_err("the value is not valid");
+            assert!(error.to_string().starts_with(&format!("{name}=")), "{error}");
         }
     }
 

@@ -19,17 +19,27 @@ mod checker;
 mod counters;
 #[path = "isa/division.rs"]
 mod division;
+#[path = "isa/double.rs"]
+mod double;
 #[path = "isa/float.rs"]
 mod float;
 #[path = "isa/fuzz.rs"]
 mod fuzz;
+#[path = "isa/halves.rs"]
+mod halves;
 #[path = "isa/integer.rs"]
 mod integer;
 #[path = "isa/lanes.rs"]
 mod lanes;
+#[path = "isa/lds.rs"]
+mod lds;
 #[path = "isa/memory.rs"]
 mod memory;
+#[path = "isa/operands.rs"]
+mod operands;
 #[path = "isa/random.rs"]
 mod random;
 #[path = "isa/scalar.rs"]
 mod scalar;
+#[path = "isa/scalar64.rs"]
+mod scalar64;

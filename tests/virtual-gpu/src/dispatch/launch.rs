@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::dispatch::{FaultReport, Geometry, KernelDescriptor, LANES, LaunchError};
-use crate::isa::{Code, Fault, WaveInit};
+use crate::isa::{Code, Fault, GlobalRaces, WaveInit};
 use crate::memory::AllocationMap;
 
 /// The largest LDS of a workgroup, in bytes.
@@ -21,7 +21,7 @@ pub struct Behaviour {
     /// Whether waves take turns after a barrier.
     pub turns: bool,
     /// Whether conflicting accesses to LDS by different waves with no barrier between them are
-    /// faults.
+    /// faults. For global memory, [`Launch::races`] decides.
     pub races: bool,
     /// Whether waves count what they do.
     pub counters: bool,
@@ -52,6 +52,8 @@ pub struct Launch {
     pub id: u64,
     /// How to run it.
     pub behaviour: Behaviour,
+    /// Looks for races in global memory, if they are to be found.
+    pub races: Option<Arc<GlobalRaces>>,
     /// Set to abandon the launch.
     pub cancelled: Arc<AtomicBool>,
     /// What the GPU may access.
@@ -152,7 +154,7 @@ impl Launch {
 
     pub(super) fn report(&self, group: [u32; 3], wave: u32, fault: Fault) -> LaunchError {
         let nearest = fault.kind.address().and_then(|address| self.memory.nearest(address));
-        let (kernel, entry) = (self.name.clone(), self.entry);
-        LaunchError::Fault(Box::new(FaultReport { kernel, entry, group, wave, fault, nearest }))
+        let (kernel, entry, geometry) = (self.name.clone(), self.entry, self.geometry);
+        LaunchError::Fault(Box::new(FaultReport { kernel, entry, geometry, group, wave, fault, nearest }))
     }
 }

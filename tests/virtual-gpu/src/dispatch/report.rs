@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::isa::Fault;
+use crate::dispatch::Geometry;
+use crate::isa::{Fault, FaultKind};
 use crate::memory::Nearest;
 
 /// An allocation is reported with an address if it lies within this distance: 1 GiB.
@@ -29,6 +30,8 @@ pub struct FaultReport {
     pub kernel: String,
     /// The kernel's first instruction.
     pub entry: u64,
+    /// The launch's workgroups.
+    pub geometry: Geometry,
     /// The workgroup.
     pub group: [u32; 3],
     /// The wave within it.
@@ -41,12 +44,12 @@ pub struct FaultReport {
 
 impl fmt::Display for FaultReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kernel, entry, group: [x, y, z], wave, fault, nearest } = self;
-        write!(f, "kernel {kernel}, pc ")?;
-        match fault.pc.checked_sub(*entry) {
-            Some(offset) => write!(f, "+{offset:#x}")?,
-            None => write!(f, "{:#x}", fault.pc)?,
-        }
+        let Self { kernel, entry, group: [x, y, z], wave, fault, .. } = self;
+        let place = |pc: u64| match pc.checked_sub(*entry) {
+            Some(offset) => format!("+{offset:#x}"),
+            None => format!("{pc:#x}"),
+        };
+        write!(f, "kernel {kernel}, pc {}", place(fault.pc))?;
         if let Some(instruction) = &fault.instruction {
             write!(f, " ({instruction})")?;
         }
@@ -55,7 +58,19 @@ impl fmt::Display for FaultReport {
             write!(f, " lane {lane}")?;
         }
         write!(f, ": {}", fault.kind)?;
-        let (Some(address), Some(Nearest { range, freed })) = (fault.kind.address(), nearest) else {
+        if let FaultKind::GlobalRace { group, wave, pc, .. } = fault.kind {
+            let [x, y, z] = self.geometry.group(group);
+            write!(f, "; the other wave: pc {}, workgroup {x},{y},{z} wave {wave}", place(pc))?;
+        }
+        self.allocation(f)
+    }
+}
+
+impl FaultReport {
+    /// Where the allocation nearest to the address lies.
+    fn allocation(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Some(address), Some(Nearest { range, freed })) = (self.fault.kind.address(), self.nearest)
+        else {
             return Ok(());
         };
         let size = range.end - range.start;
@@ -63,7 +78,7 @@ impl fmt::Display for FaultReport {
         if range.start.saturating_sub(address).max(address.saturating_sub(range.end)) > NEAR {
             return Ok(());
         }
-        if *freed {
+        if freed {
             write!(f, "; {size} bytes at {:#x} were freed", range.start)
         } else if address < range.start {
             write!(f, "; {} bytes before {size} bytes at {:#x}", range.start - address, range.start)

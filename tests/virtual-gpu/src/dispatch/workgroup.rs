@@ -80,6 +80,9 @@ impl Workgroup {
         if launch.behaviour.counters {
             group.waves.iter_mut().for_each(Wave::count);
         }
+        if let Some(races) = launch.races.as_ref().and_then(|races| races.group(number)) {
+            group.waves.iter_mut().for_each(|wave| wave.find_races(&races));
+        }
         group.states.clear();
         // Waves without a lane in the grid do not start, as on the GPU.
         group.states.extend((0..waves).map(|wave| match launch.geometry.lanes(place, wave).1 {
@@ -138,6 +141,7 @@ impl Workgroup {
                     *state = State::Ready;
                 }
                 self.lds.barrier();
+                self.waves.iter_mut().for_each(Wave::meet);
                 self.together(launch);
             } else if !waits {
                 self.turns += 1;

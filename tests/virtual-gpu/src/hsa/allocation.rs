@@ -122,7 +122,8 @@ impl Allocation {
                 (Backing::Pinned(_), false, true) => gpu.memory.pin(self.start, self.end()),
                 (Backing::Pinned(_), true, false) => gpu.memory.unpin(self.start, self.end()),
                 (_, false, true) => {
-                    gpu.memory.insert(Range { start: self.start, end: self.end(), writable: true })
+                    let (start, end, host) = (self.start, self.end(), self.pool.gpu().is_none());
+                    gpu.memory.insert(Range { start, end, writable: true, host });
                 }
                 (_, true, false) => drop(gpu.memory.remove(self.start)),
                 _ => {}

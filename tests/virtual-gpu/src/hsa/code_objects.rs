@@ -254,6 +254,7 @@ impl Executable {
                 start,
                 end,
                 writable: !segment.executable || segment.writable,
+                host: false,
             });
             if segment.executable {
                 runtime().code.add(start, segment.size);

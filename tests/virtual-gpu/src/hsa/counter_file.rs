@@ -1,5 +1,6 @@
 //! The table of counters (`VIRTUAL_GPU_COUNTERS`): a header, then a line for each launch that ended well.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -25,11 +26,11 @@ pub(super) struct CounterFile(Mutex<File>);
 impl CounterFile {
     /// Opens the file to append to it. Writes the header if the file is empty. The lock lets only
     /// one of several processes that start together write it.
-    pub(super) fn open(path: &str) -> io::Result<Self> {
+    pub(super) fn open(path: &OsStr) -> io::Result<Self> {
         Self::open_locked_by(path, File::lock)
     }
 
-    fn open_locked_by(path: &str, lock: fn(&File) -> io::Result<()>) -> io::Result<Self> {
+    fn open_locked_by(path: &OsStr, lock: fn(&File) -> io::Result<()>) -> io::Result<Self> {
         let mut file = OpenOptions::new().append(true).create(true).open(path)?;
         lock(&file).map_err(|error| {
             let why = format!(
@@ -77,7 +78,7 @@ mod tests {
     #[test]
     fn a_file_system_without_locks_is_told() {
         let path = std::env::temp_dir().join(format!("virtual-gpu-counters-{}", std::process::id()));
-        let path = path.to_str().expect("a temporary folder in UTF-8");
+        let path = path.as_os_str();
         let refused =
             CounterFile::open_locked_by(path, |_| Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
         let error = refused.err().expect("no lock").to_string();

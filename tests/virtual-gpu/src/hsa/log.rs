@@ -1,5 +1,6 @@
 //! The log of calls and packets (`VIRTUAL_GPU_LOG`).
 
+use std::ffi::OsStr;
 use std::fmt::Arguments;
 use std::fs::File;
 use std::io::Write;
@@ -15,14 +16,15 @@ struct Log {
 static LOG: OnceLock<Option<Log>> = OnceLock::new();
 
 /// The first call opens the log. If the file can't be opened, this is reported once on stderr.
-pub(super) fn open(to: Option<&str>) {
+pub(super) fn open(to: Option<&OsStr>) {
     LOG.get_or_init(|| {
-        let file = match to? {
-            "stderr" => None,
-            path => match File::options().append(true).create(true).open(path) {
+        let to = to?;
+        let file = match to.to_str() {
+            Some("stderr") => None,
+            _ => match File::options().append(true).create(true).open(to) {
                 Ok(file) => Some(Mutex::new(file)),
                 Err(error) => {
-                    say(format_args!("VIRTUAL_GPU_LOG={path}: {error}"));
+                    say(format_args!("VIRTUAL_GPU_LOG={}: {error}", to.display()));
                     return None;
                 }
             },

@@ -15,7 +15,7 @@ use super::types::{
 };
 use super::{SignalHandle, Status};
 use crate::dispatch::{Geometry, KernelDescriptor, Launch, LaunchError, Statistics};
-use crate::isa::FaultKind;
+use crate::isa::{FaultKind, GlobalRaces};
 
 /// The interval at which an idle queue checks for packets that came without a doorbell.
 const IDLE: Duration = Duration::from_millis(100);
@@ -137,9 +137,10 @@ impl Processor {
             LaunchError::NoKernel(_) => Status::INVALID_CODE_OBJECT,
             LaunchError::Invalid(_) => Status::INVALID_PACKET_FORMAT,
             LaunchError::Fault(report) => match report.fault.kind {
-                FaultKind::Memory { .. } | FaultKind::Misaligned { .. } | FaultKind::WildJump => {
-                    Status::MEMORY_FAULT
-                }
+                FaultKind::Memory { .. }
+                | FaultKind::Misaligned { .. }
+                | FaultKind::GlobalRace { .. }
+                | FaultKind::WildJump => Status::MEMORY_FAULT,
                 FaultKind::Lds { .. } | FaultKind::LdsRace { .. } | FaultKind::Scratch { .. } => {
                     Status::MEMORY_APERTURE_VIOLATION
                 }
@@ -174,6 +175,9 @@ impl Processor {
         let descriptor = unsafe { (packet.kernel as *const [u8; KernelDescriptor::SIZE]).read() };
         let descriptor = KernelDescriptor::parse(&descriptor);
         let geometry = Geometry::new(packet.setup & 3, packet.grid, packet.workgroup)?;
+        // A lone wave races with nobody.
+        let several = geometry.group_count() > 1 || geometry.waves() > 1;
+        let races = runtime.settings.races && several;
         let statistics = runtime.engine.run(Launch {
             name: kernel.name.clone(),
             descriptor,
@@ -186,6 +190,7 @@ impl Processor {
             queue: std::ptr::from_ref(self.ring.queue()) as u64,
             id: index,
             behaviour: runtime.behaviour(),
+            races: races.then(|| Arc::new(GlobalRaces::new(geometry.waves()))),
             cancelled: Arc::clone(&self.ring.stop),
             memory: &runtime.gpus[self.ring.gpu].memory,
             code: &runtime.code,

@@ -1,6 +1,7 @@
 //! The process's runtime: its GPUs and what they share.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsStr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use super::allocation::{Allocation, Gpu};
@@ -62,9 +63,9 @@ pub(super) fn runtime() -> &'static Runtime {
 }
 
 /// A file that can't be opened is said on stderr.
-fn open_counters(path: &str) -> Option<CounterFile> {
+fn open_counters(path: &OsStr) -> Option<CounterFile> {
     CounterFile::open(path)
-        .map_err(|error| log::say(format_args!("VIRTUAL_GPU_COUNTERS={path}: {error}")))
+        .map_err(|error| log::say(format_args!("VIRTUAL_GPU_COUNTERS={}: {error}", path.display())))
         .ok()
 }
 
@@ -81,7 +82,7 @@ impl Runtime {
     /// Lets every GPU access memory of the runtime itself: signals and queues.
     pub(super) fn share(&self, start: u64, length: usize) {
         for gpu in &self.gpus {
-            gpu.memory.insert(Range { start, end: start + length as u64, writable: true });
+            gpu.memory.insert(Range { start, end: start + length as u64, writable: true, host: true });
         }
     }
 

@@ -78,6 +78,22 @@ pub enum FaultKind {
         /// Whether the other access wrote.
         wrote: bool,
     },
+    /// Two waves of a launch accessed a byte of global memory, at least one of them wrote it, and nothing orders the
+    /// accesses.
+    GlobalRace {
+        /// The byte.
+        address: u64,
+        /// Whether this access writes.
+        write: bool,
+        /// Whether the other access wrote.
+        wrote: bool,
+        /// The other wave's workgroup, by its number in the launch.
+        group: u64,
+        /// The other wave, by its number in that workgroup.
+        wave: u32,
+        /// Host address of the other wave's instruction.
+        pc: u64,
+    },
     /// A vector register beyond those that the kernel allocates.
     Register {
         /// One more than the register's number.
@@ -95,7 +111,9 @@ impl FaultKind {
     /// The address of a memory fault.
     pub fn address(&self) -> Option<u64> {
         match *self {
-            Self::Memory { address, .. } | Self::Misaligned { address, .. } => Some(address),
+            Self::Memory { address, .. }
+            | Self::Misaligned { address, .. }
+            | Self::GlobalRace { address, .. } => Some(address),
             _ => None,
         }
     }
@@ -125,6 +143,12 @@ impl fmt::Display for FaultKind {
             Self::LdsRace { offset, wave, write, wrote } => write!(
                 f,
                 "{} LDS at {offset:#x}, which wave {wave} {} since the last barrier",
+                verb(*write),
+                if *wrote { "wrote" } else { "read" }
+            ),
+            Self::GlobalRace { address, write, wrote, .. } => write!(
+                f,
+                "{} memory at {address:#x}, which another wave {}, and nothing orders the two",
                 verb(*write),
                 if *wrote { "wrote" } else { "read" }
             ),

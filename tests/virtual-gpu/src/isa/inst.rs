@@ -212,6 +212,8 @@ pub(crate) struct Instruction<H, E: 'static> {
     pub(crate) imm1: i32,
     /// Memory: return the old value (atomics), index and offset enables, LDS destination.
     pub(crate) glc: bool,
+    /// Memory: GLC, SLC or DLC.
+    pub(crate) coherent: bool,
     pub(crate) offen: bool,
     pub(crate) idxen: bool,
     pub(crate) to_lds: bool,

@@ -14,6 +14,7 @@ mod exec;
 mod fault;
 mod inst;
 mod lds;
+mod races;
 mod state;
 mod table;
 mod watch;
@@ -22,10 +23,17 @@ mod wave;
 pub use class::Class;
 pub use code::Code;
 pub use counters::{Counters, Traffic};
-pub use decode::{Description, describe};
+pub use decode::{Description, describe, operands};
 pub use fault::{Fault, FaultKind};
 pub use lds::{Lds, LdsInit};
+pub use races::{GlobalRaces, GroupRaces};
 pub use wave::{Stop, Wave, WaveInit};
+
+/// The vector instructions of the host that waves use: `portable`, `avx2` or `avx512`. The host decides, and the
+/// environment variable `VIRTUAL_GPU_LEVEL` may ask for less.
+pub fn level() -> &'static str {
+    exec::Level::host().name()
+}
 
 /// Lanes of a wave.
 pub const LANES: usize = 32;

@@ -1,6 +1,9 @@
 //! A wave's architectural state, and the loop that runs it.
 
+use std::sync::Arc;
+
 use super::code::Block;
+use super::races::{GroupRaces, Tracker};
 use super::state::{EXEC, Halt, Machine, NULL, Scratch, State, Step, Vgpr};
 use super::watch::Watch;
 use super::{Code, Counters, Fault, FaultKind, LANES, Lds};
@@ -138,6 +141,20 @@ impl Wave {
     /// What the wave has done, if it was counted.
     pub fn counters(&self) -> Option<&Counters> {
         self.state.watch.as_ref()?.counters.as_deref()
+    }
+
+    /// Looks from now on for races in global memory with other waves of the launch. This wave is of workgroup `group`.
+    pub fn find_races(&mut self, group: &Arc<GroupRaces>) {
+        let index = self.state.index;
+        self.watch().races = Some(Box::new(Tracker::new(group, index)));
+    }
+
+    /// Records that all waves of its workgroup have reached a barrier: what they have accessed does not race with what
+    /// this wave accesses later.
+    pub fn meet(&mut self) {
+        if let Some(races) = self.state.watch.as_mut().and_then(|watch| watch.races.as_mut()) {
+            races.join();
+        }
     }
 
     fn watch(&mut self) -> &mut Watch {

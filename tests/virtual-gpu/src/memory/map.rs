@@ -18,10 +18,12 @@ pub struct Range {
     pub end: u64,
     /// Whether the GPU may also write.
     pub writable: bool,
+    /// Whether it is the host's memory.
+    pub host: bool,
 }
 
 impl Range {
-    const EMPTY: Self = Self { start: u64::MAX, end: 0, writable: false };
+    const EMPTY: Self = Self { start: u64::MAX, end: 0, writable: false, host: false };
 
     /// Whether the `len` bytes at `at` lie in the range.
     #[inline(always)]
@@ -132,6 +134,13 @@ impl AllocationMap {
         Ok(())
     }
 
+    /// Whether the byte at `at` is the host's memory.
+    pub fn is_host(&self, at: u64, hint: &Hint) -> bool {
+        let known = (hint.generation == self.generation.load(Ordering::Relaxed))
+            .then(|| hint.ranges.iter().copied().find(|range| range.contains(at, 1)));
+        known.flatten().or_else(|| self.read().find(at, 1)).is_some_and(|range| range.host)
+    }
+
     /// Adds an allocation, which must not overlap another one.
     pub fn insert(&self, range: Range) {
         self.write().owned.insert(range.start, range);
@@ -213,7 +222,7 @@ impl Ranges {
                 Some(range) if start <= range.end => range.end = range.end.max(end),
                 _ => {
                     self.merged.extend(last.map(|range| (range.start, range)));
-                    last = Some(Range { start, end, writable: true });
+                    last = Some(Range { start, end, writable: true, host: true });
                 }
             }
         }

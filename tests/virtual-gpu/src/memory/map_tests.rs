@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn range(start: u64, end: u64) -> Range {
-    Range { start, end, writable: true }
+    Range { start, end, writable: true, host: false }
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn two_neighbours_are_not_one() {
 #[test]
 fn read_only_memory_is_not_written() {
     let map = AllocationMap::new();
-    map.insert(Range { start: 0x1000, end: 0x2000, writable: false });
+    map.insert(Range { start: 0x1000, end: 0x2000, writable: false, host: false });
     let mut hint = Hint::default();
     for _ in 0..2 {
         assert_eq!(map.check(0x1000, 4, false, &mut hint), Ok(()));
@@ -52,6 +52,25 @@ fn freed_memory_is_refused_in_spite_of_a_hint() {
     assert_eq!(map.check(0x1800, 4, true, &mut hint), Err(AccessError::Outside));
     let expected = Nearest { range: range(0x1000, 0x2000), freed: true };
     assert_eq!(map.nearest(0x1800), Some(expected));
+}
+
+#[test]
+fn host_memory_is_told_apart() {
+    let map = AllocationMap::new();
+    map.insert(range(0x1000, 0x2000));
+    map.insert(Range { host: true, ..range(0x2000, 0x3000) });
+    map.pin(0x5000, 0x5100);
+    let mut hint = Hint::default();
+    // Without a hint, and with one.
+    for _ in 0..2 {
+        for (at, host) in [(0x1fff, false), (0x2000, true), (0x3000, false), (0x50ff, true), (0x5100, false)]
+        {
+            assert_eq!(map.is_host(at, &hint), host, "{at:#x}");
+            let _ = map.check(at, 1, true, &mut hint);
+        }
+    }
+    map.unpin(0x5000, 0x5100);
+    assert!(!map.is_host(0x5000, &hint), "the hint is outdated");
 }
 
 #[test]

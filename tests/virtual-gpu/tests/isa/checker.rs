@@ -14,7 +14,12 @@ fn one_byte_beyond_an_allocation_faults() {
             .exec(exec)
             .v64(0, std::array::from_fn(|l| base + offset + 4 * l as u64))
             .s64(4, base + size - 4);
-        rig.memory.insert(Range { start: base, end: base + size, writable: text.contains("store") });
+        rig.memory.insert(Range {
+            start: base,
+            end: base + size,
+            writable: text.contains("store"),
+            host: false,
+        });
         rig.try_run(&[text])
     };
     run(0, "global_load_dword v3, v[0:1], off", u32::MAX).expect("inside");
@@ -38,7 +43,7 @@ fn one_byte_beyond_an_allocation_faults() {
     assert_eq!((fault.lane, fault.kind.address()), (None, Some(base + size - 4)));
     // Writes to what may only be read.
     let rig = Rig::default().v64(0, [base; 32]);
-    rig.memory.insert(Range { start: base, end: base + size, writable: false });
+    rig.memory.insert(Range { start: base, end: base + size, writable: false, host: false });
     let fault = rig.try_run(&["global_store_byte v[0:1], v4, off"]).expect_err("read-only");
     assert!(matches!(fault.kind, FaultKind::Memory { error: AccessError::ReadOnly, .. }), "{fault}");
 }

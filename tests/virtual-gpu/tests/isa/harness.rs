@@ -108,7 +108,8 @@ impl Rig {
     /// Allows access to a buffer.
     pub(crate) fn memory<T>(self, buffer: &mut [T]) -> Self {
         let range = buffer.as_mut_ptr_range();
-        self.memory.insert(Range { start: range.start as u64, end: range.end as u64, writable: true });
+        let (start, end) = (range.start as u64, range.end as u64);
+        self.memory.insert(Range { start, end, writable: true, host: false });
         self
     }
 

@@ -170,6 +170,11 @@ fn bits() {
 
 #[test]
 fn orders() {
+    let w = |x: i128| x as u32 & 0xffff;
+    check("v_min_i16 v3, v0, v1", |a, b, _| w(sext(a, 16).min(sext(b, 16))));
+    check("v_max_i16 v3, v0, v1", |a, b, _| w(sext(a, 16).max(sext(b, 16))));
+    check("v_min_u16 v3, v0, v1", |a, b, _| (a & 0xffff).min(b & 0xffff));
+    check("v_max_u16 v3, v0, v1", |a, b, _| (a & 0xffff).max(b & 0xffff));
     check("v_min_i32_e32 v3, v0, v1", |a, b, _| s(a).min(s(b)) as u32);
     check("v_max_i32_e32 v3, v0, v1", |a, b, _| s(a).max(s(b)) as u32);
     check("v_min_u32_e32 v3, v0, v1", |a, b, _| a.min(b));
@@ -396,6 +401,37 @@ fn comparisons() {
             assert_eq!(rig().run(&[&format!("v_cmp_{order}_i64_e64 s5, v[0:1], v[2:3]")]).sgpr(5), signed);
             let unsigned = mask(&|a, b| holds(a.into(), b.into()));
             assert_eq!(rig().run(&[&format!("v_cmp_{order}_u64_e64 s5, v[0:1], v[2:3]")]).sgpr(5), unsigned);
+        }
+    }
+}
+
+#[test]
+fn sums_of_differences_in_four_places() {
+    let mut random = Random::new(6);
+    for round in 0..20 {
+        let (reference, low, high) = (random.lanes(), random.lanes(), random.lanes());
+        // Some bytes of the reference are 0, which the masked form leaves out.
+        let reference = reference.map(|x| if round % 2 == 0 { x & 0xff00_ffff } else { x });
+        let a: [u64; 32] = std::array::from_fn(|l| u64::from(high[l]) << 32 | u64::from(low[l]));
+        // Small enough that no sum overflows.
+        let sums = a.map(|x| x & 0x0fff_0fff_0fff_0fff);
+        for (name, masked) in [("qsad", false), ("mqsad", true)] {
+            let rig = Rig::default().v64(0, a).v(2, reference).v64(4, sums);
+            let got = reg64(&rig.run(&[&format!("v_{name}_pk_u16_u8 v[6:7], v[0:1], v2, v[4:5]")]), 6);
+            for l in 0..32 {
+                let bytes = a[l].to_le_bytes();
+                let want: u64 = (0..4)
+                    .map(|k| {
+                        let differences: u64 = (0..4)
+                            .map(|j| (bytes[k + j], reference[l].to_le_bytes()[j]))
+                            .filter(|(_, y)| !masked || *y != 0)
+                            .map(|(x, y)| u64::from(x.abs_diff(y)))
+                            .sum();
+                        ((sums[l] >> (16 * k) & 0xffff) + differences) << (16 * k)
+                    })
+                    .sum();
+                assert_eq!(got[l], want, "{name}");
+            }
         }
     }
 }

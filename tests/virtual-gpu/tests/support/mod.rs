@@ -39,17 +39,20 @@ pub struct Kernel {
     pub name: &'static str,
     pub code: Vec<u32>,
     pub lds: u32,
+    /// Private memory of a work-item, in bytes.
+    pub private: u32,
     pub wave32: bool,
 }
 
 impl Kernel {
     pub fn new(name: &'static str, code: &[u32]) -> Self {
-        Self { name, code: code.to_vec(), lds: 0, wave32: true }
+        Self { name, code: code.to_vec(), lds: 0, private: 0, wave32: true }
     }
 
     fn descriptor(&self, place: u64, entry: u64) -> [u8; 64] {
         let mut bytes = [0; 64];
         bytes[0..4].copy_from_slice(&self.lds.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.private.to_le_bytes());
         bytes[8..12].copy_from_slice(&16u32.to_le_bytes());
         bytes[16..24].copy_from_slice(&entry.wrapping_sub(place).to_le_bytes());
         // RSRC1: 16 VGPRs (granule 8), denormals kept. RSRC2: two user SGPRs, the workgroup's x.

@@ -49,6 +49,7 @@ impl Decoder<'_> {
         self.unsupported |= bits(word, 13, 1) != 0;
         self.inst.imm = if segment == 0 { bits(word, 0, 11) as i32 } else { signed(word, 12) };
         self.inst.glc = bits(word, 16, 1) != 0;
+        self.inst.coherent = self.inst.glc || bits(word, 12, 1) != 0 || bits(word, 17, 1) != 0;
         let has_scalar = segment != 0 && scalar != u32::from(NULL) && scalar != NO_ADDRESS;
         if op.flags.contains(Flags::NO_ADDRESS) {
             self.inst.src[2] = Operand::sgpr(if has_scalar { scalar as u16 } else { NULL });
@@ -88,6 +89,7 @@ impl Decoder<'_> {
         self.inst.offen = bits(word, 12, 1) != 0;
         self.inst.idxen = bits(word, 13, 1) != 0;
         self.inst.glc = bits(word, 14, 1) != 0;
+        self.inst.coherent = self.inst.glc || bits(word, 15, 1) != 0 || bits(second, 22, 1) != 0;
         self.inst.to_lds = bits(word, 16, 1) != 0;
         // TFE: a status dword after the data, for partially resident textures.
         self.unsupported |= bits(second, 23, 1) != 0;

@@ -5,12 +5,14 @@
 mod memory;
 mod operand;
 mod scalar;
+mod text;
 mod vector;
 
 use super::exec::scalar::UnsupportedForm;
 use super::exec::{Exec, Handler, Inst, Op};
 use super::inst::{Flags, Operand, Select, Ty, Unused};
 use super::table::{GRAPHICS, TABLES, UNKNOWN};
+pub use text::operands;
 
 /// The handler of a known instruction in a form that isn't supported.
 const UNSUPPORTED_FORM: Exec = Exec::scalar::<UnsupportedForm>();
@@ -57,6 +59,7 @@ fn blank(pc: u64, op: &'static Op) -> Inst {
         imm: 0,
         imm1: 0,
         glc: false,
+        coherent: false,
         offen: false,
         idxen: false,
         to_lds: false,

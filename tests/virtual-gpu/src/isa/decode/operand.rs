@@ -17,9 +17,10 @@ pub(super) const DPP8: [u32; 2] = [233, 234];
 pub(super) const LITERAL: u32 = 255;
 
 /// 240 to 248. In f64, the last one is not rounded but cut off ([`CUT_OFF`]).
-const FLOATS: [f64; 9] = [0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0, std::f64::consts::FRAC_1_PI / 2.0];
+pub(super) const FLOATS: [f64; 9] =
+    [0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0, std::f64::consts::FRAC_1_PI / 2.0];
 /// The bits of 248 in f64.
-const CUT_OFF: u64 = 0x3fc4_5f30_6dc9_c882;
+pub(super) const CUT_OFF: u64 = 0x3fc4_5f30_6dc9_c882;
 
 impl Decoder<'_> {
     /// The operand of a 9-bit source code.

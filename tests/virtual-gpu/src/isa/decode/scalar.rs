@@ -71,6 +71,7 @@ impl Decoder<'_> {
         let offset = bits(second, 25, 7) as u16;
         self.inst.src[1] = if offset == NULL { Operand::constant(0) } else { Operand::sgpr(offset) };
         self.inst.imm = signed(second, 21);
+        self.inst.coherent = bits(word, 16, 1) != 0 || bits(word, 14, 1) != 0;
         Some(())
     }
 }

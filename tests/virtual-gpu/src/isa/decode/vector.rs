@@ -121,6 +121,9 @@ impl Decoder<'_> {
         for (k, operand) in self.inst.src.iter_mut().take(codes.len()).enumerate() {
             operand.neg = bits(word, 20 + 2 * k as u32, 1) != 0;
             operand.abs = bits(word, 21 + 2 * k as u32, 1) != 0;
+            // Of a packed operand these would mean both halves or one; compilers do not use them.
+            let packed = matches!(self.inst.op.src[k], Ty::PkB16 | Ty::PkF16);
+            self.unsupported |= packed && (operand.neg || operand.abs);
             operand.settle();
         }
         Some(())

@@ -198,6 +198,9 @@ impl<S: Space, F: AtomicFn> Body for Atomic<S, F> {
             for l in lanes(targets.nothing) {
                 F::write(F::Word::default(), v, i.dst, l);
             }
+            if m.state.watch.is_some() {
+                m.watch_acquire();
+            }
         }
         Step::Next
     }

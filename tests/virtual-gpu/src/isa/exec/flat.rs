@@ -25,6 +25,11 @@ impl Targets {
     pub(crate) fn new() -> Self {
         Self { at: [0; LANES], whole: 0, nothing: 0, part: 0, bytes: [0; LANES] }
     }
+
+    /// The bytes that a lane accesses.
+    pub(crate) fn length(&self, lane: usize, kind: Kind) -> u32 {
+        if self.part >> lane & 1 != 0 { self.bytes[lane].into() } else { kind.bytes }
+    }
 }
 
 /// An access's size and direction.
@@ -350,7 +355,7 @@ impl<S: Space, A: Access> Body for Store<S, A> {
             return step;
         }
         if m.state.watch.is_some()
-            && let stop @ (Step::Jump | Step::Stop) = m.watch_access(i, &targets, kind)
+            && let stop @ (Step::Jump | Step::Stop) = m.watch_store::<A>(i, &targets)
         {
             return stop;
         }

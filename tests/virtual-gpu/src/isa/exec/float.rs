@@ -525,8 +525,8 @@ pub(crate) fn normalised(x: f32, low: f32, scale: f32) -> u16 {
     } else {
         x
     };
-    // `as` makes NaN 0.
-    (inside * scale).round_ties_even() as i32 as u16
+    // Exact in 64 bits, so that only the integer is rounded. `as` makes NaN 0.
+    (f64::from(inside) * f64::from(scale)).round_ties_even() as i32 as u16
 }
 
 /// `a.0 * b.0 + a.1 * b.1 + c`, by two fused products, the low halves first. The guide leaves the order and the

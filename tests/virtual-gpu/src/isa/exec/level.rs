@@ -102,13 +102,24 @@ pub(crate) enum Level {
 }
 
 impl Level {
-    /// The highest level of this host; `VIRTUAL_GPU_LEVEL=portable|avx2` asks for a lower one.
+    /// The highest level of this host that is not above `VIRTUAL_GPU_LEVEL`.
     pub(crate) fn host() -> Self {
         static LEVEL: OnceLock<Level> = OnceLock::new();
         *LEVEL.get_or_init(|| {
             let wish = std::env::var("VIRTUAL_GPU_LEVEL").unwrap_or_default();
             Self::detect(&wish)
         })
+    }
+
+    /// As `VIRTUAL_GPU_LEVEL` spells it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => "avx512",
+        }
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -24,4 +24,4 @@ mod soft;
 pub(crate) mod value;
 mod watched;
 
-pub(crate) use level::{Body, Exec, Handler, Inst, Op};
+pub(crate) use level::{Body, Exec, Handler, Inst, Level, Op};

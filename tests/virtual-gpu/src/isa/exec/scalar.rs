@@ -121,6 +121,10 @@ fn branch(m: &mut Machine<'_>, i: &Inst, taken: bool) -> Step {
 
 bodies! {
     Nop |_m, _i| { Step::Next }
+    InvalidateGl0 |m, _i| {
+        m.watch_join();
+        Step::Next
+    }
     BranchAlways |m, i| { branch(m, i, true) }
     BranchScc0 |m, i| { let taken = !m.state.regs.scc; branch(m, i, taken) }
     BranchScc1 |m, i| { let taken = m.state.regs.scc; branch(m, i, taken) }

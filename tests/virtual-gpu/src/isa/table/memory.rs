@@ -9,7 +9,7 @@ use crate::isa::exec::access::{
 use crate::isa::exec::atomic::{self as a, Atomic, AtomicFn};
 use crate::isa::exec::buffer::Buffer;
 use crate::isa::exec::flat::{Flat, Global, Load, Scratch, Store};
-use crate::isa::exec::scalar::{MemTime, Nop};
+use crate::isa::exec::scalar::{InvalidateGl0, MemTime, Nop};
 use crate::isa::exec::smem;
 use crate::isa::inst::{Flags, Ty};
 
@@ -163,7 +163,7 @@ formats! {
     0x26 format("buffer_load_format_d16_hi_x");
     0x27 format("buffer_store_format_d16_hi_x");
     0x34 atomic::<Buffer, a::ClampedSub<u32>>("buffer_atomic_csub");
-    0x71 Op::special::<Nop>("buffer_gl0_inv", Ty::None, NONE).with(Flags::NO_ADDRESS);
+    0x71 Op::special::<InvalidateGl0>("buffer_gl0_inv", Ty::None, NONE).with(Flags::NO_ADDRESS);
     0x72 Op::special::<Nop>("buffer_gl1_inv", Ty::None, NONE).with(Flags::NO_ADDRESS);
     0x80 format("buffer_load_format_d16_x");
     0x81 format("buffer_load_format_d16_xy");
