@@ -110,7 +110,8 @@ pub enum Error {
         /// Which rank it was, what it did, and what to look at.
         detail: String,
     },
-    /// Two ranks of a group made different calls, where all must make the same ones.
+    /// Two ranks of a group made different calls, where all must make the same ones. Only ranks that are
+    /// compared find this ([`Communicator`](crate::Communicator)).
     #[error("the ranks' calls differ: rank {rank}: {call}; rank {other_rank}: {other_call}")]
     Mismatch {
         /// A rank.

@@ -455,7 +455,8 @@ pub fn hipblaslt_timed() -> bool {
     hipblaslt_asked() && settings().is_ok_and(|settings| settings.hipblaslt == HipblasLt::Auto)
 }
 
-/// `Ok` if this fallback is allowed, which the caller then logs as a warning.
+/// `Ok` if this fallback is allowed, which the caller then logs as a warning. Not called in the
+/// arguments of `log::warn!`, which are not evaluated where warnings are off.
 ///
 /// # Errors
 /// `error`, if [`Config::strict`] forbids the fallback.

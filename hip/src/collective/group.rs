@@ -405,6 +405,8 @@ fn call(
         library.check("ncclGroupStart", unsafe { (library.0.ncclGroupStart)() }, String::new)?;
     }
     let mut outcome = Ok(());
+    // Whether the library goes on with the calls after they have returned.
+    let mut goes_on = false;
     for ((member, prepared), handle) in calls.iter().zip(&handles) {
         if outcome.is_ok() {
             outcome = member.device.context.bind().and_then(|()| {
@@ -416,7 +418,7 @@ fn call(
                 // rank's stream.
                 let status = unsafe { prepared.issue(library.0, *handle, stream.handle()) };
                 let who = || format!("rank {} of {}, {}", member.rank, member.size, prepared.call);
-                library.check(kind.function(), status, who)
+                library.begun(kind.function(), status, who).map(|begun| goes_on |= begun)
             });
         }
     }
@@ -426,8 +428,18 @@ fn call(
         let ended = unsafe { (library.0.ncclGroupEnd)() };
         outcome = outcome.and_then(|()| {
             let who = || format!("{} calls from {} on", calls.len(), calls[0].1.call);
-            library.check("ncclGroupEnd", ended, who)
+            library.begun("ncclGroupEnd", ended, who).map(|begun| goes_on |= begun)
         });
+    }
+    if goes_on {
+        members.iter().for_each(|member| member.goes_on());
+        for member in members {
+            // The others would wait for calls that are not made.
+            if let Err(error) = &outcome {
+                member.fail(error.clone());
+            }
+            outcome = outcome.and(member.enqueued());
+        }
     }
     if outcome.is_ok() {
         for ((member, stream), timed) in members.iter().zip(streams).zip(timed) {

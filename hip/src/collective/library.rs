@@ -23,6 +23,17 @@ impl Library {
         if status == ncclSuccess { Ok(()) } else { Err(self.error(call, status, &detail())) }
     }
 
+    /// As [`check`](Self::check), but `ncclInProgress` is no error: then a library that does not block
+    /// continues the call after it has returned. Returns whether it does.
+    pub(super) fn begun(
+        self,
+        call: &'static str,
+        status: ncclResult_t,
+        detail: impl FnOnce() -> String,
+    ) -> Result<bool> {
+        if status == ncclInProgress { Ok(true) } else { self.check(call, status, detail).map(|()| false) }
+    }
+
     #[cold]
     pub(super) fn error(self, call: &'static str, status: ncclResult_t, detail: &str) -> Error {
         // SAFETY: RCCL returns a static text for any value.
@@ -68,14 +79,22 @@ impl Handle {
 
     /// The error that the library found outside of calls.
     pub(super) fn asynchronous(&self) -> Result<()> {
+        self.is_ready().map(|_| ())
+    }
+
+    /// Whether the library has finished the rank's last call. A library that does not block
+    /// (`NCCL_COMM_BLOCKING=0`) continues a call in its own thread after the call has returned. Then no
+    /// other thread may be in a call of the rank: here NCCL ends its thread without taking a lock.
+    ///
+    /// # Errors
+    /// The error that the library found.
+    pub(super) fn is_ready(&self) -> Result<bool> {
         let mut status = ncclSuccess;
         // SAFETY: the function is RCCL's, the handle is ours; it writes one status.
         let asked = unsafe { (self.library.0.ncclCommGetAsyncError)(self.raw, &mut status) };
         self.library.check("ncclCommGetAsyncError", asked, || "this rank's state is unknown".into())?;
-        if status == ncclInProgress {
-            return Ok(());
-        }
-        self.library.check("ncclCommGetAsyncError", status, || "an error beside this rank's calls".into())
+        let beside = || String::from("an error beside this rank's calls");
+        self.library.begun("ncclCommGetAsyncError", status, beside).map(|goes_on| !goes_on)
     }
 
     /// Gives the handle back after the rank's work has ended.
@@ -92,7 +111,7 @@ impl Handle {
         // SAFETY: the function is RCCL's. Nobody uses the handle after it. An abort beside a call of
         // another thread ends that call (`Member::may_abort_beside`).
         let status = unsafe { function(raw) };
-        if let Err(error) = bound.and(self.library.check(call, status, || "a rank ends".into())) {
+        if let Err(error) = bound.and(self.library.begun(call, status, || "a rank ends".into())) {
             log::warn!("{error}");
         }
     }

@@ -32,6 +32,8 @@ const LOOK: Duration = Duration::from_millis(10);
 /// another rank and looks for an abort (the set-up of a connection). An abort of a rank whose call
 /// is doing something else would free memory that the call uses.
 const RETURNS: Duration = Duration::from_secs(2);
+/// How often a thread asks whether the library has enqueued a call, if it does not block.
+const ASK: Duration = Duration::from_micros(50);
 /// How long a wait goes on after the watching thread should have ended it.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -60,6 +62,10 @@ struct State {
     failed: Option<Instant>,
     /// The call that a thread is in, and since when.
     calling: Option<(Instant, Step)>,
+    /// Whether that call has returned, and the library goes on with it.
+    returned: bool,
+    /// Whether the library has gone on with calls after they returned.
+    goes_on: bool,
     /// Enqueued calls, in order.
     running: VecDeque<Arc<Running>>,
     /// Since when the first of them is the first: the others wait for it, not for other ranks.
@@ -98,6 +104,15 @@ impl State {
             self.first_since = Instant::now();
         }
     }
+
+    /// The error that the library found outside of calls. A library that does not block isn't asked
+    /// while a thread is in a call ([`Handle::is_ready`] says why).
+    fn asynchronous(&self) -> Result<()> {
+        match &self.handle {
+            Some(handle) if !self.goes_on || self.returned || self.calling.is_none() => handle.asynchronous(),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Member {
@@ -115,10 +130,10 @@ impl Member {
             let library = Library(device.provider().rccl()?);
             let label = format!("collectives of rank {rank}");
             let stream = Arc::new(Stream::of_priority(&device.context, &label, COLLECTIVES)?);
-            let handle = init(library, device, id, (rank, size), timeout, &ledger)?;
-            Ok((library, stream, handle))
+            let joined = init(library, device, id, (rank, size), timeout, &ledger)?;
+            Ok((library, stream, joined))
         };
-        let (library, stream, handle) = begin().inspect_err(|error| ledger.fail(error))?;
+        let (library, stream, (handle, goes_on)) = begin().inspect_err(|error| ledger.fail(error))?;
         if size > 1 {
             device.becomes_replica();
         }
@@ -128,6 +143,8 @@ impl Member {
             found: None,
             failed: None,
             calling: None,
+            returned: false,
+            goes_on,
             running: VecDeque::new(),
             first_since: Instant::now(),
             leaving: false,
@@ -173,7 +190,7 @@ impl Member {
         }
         let failure = match self.ledger.failure() {
             Some(failure) => Err(failure),
-            None => self.lock().handle.as_ref().map_or(Ok(()), Handle::asynchronous),
+            None => self.lock().asynchronous(),
         };
         failure.map_err(|error| self.fail(error))
     }
@@ -214,10 +231,46 @@ impl Member {
             (None, Some(handle)) if !state.leaving => {
                 let raw = handle.raw();
                 state.calling = Some((Instant::now(), step));
+                state.returned = false;
                 self.changed.notify_all();
                 Ok(raw)
             }
             _ => Err(Error::invalid(step.op(), "a rank of a group", "a rank that has left")),
+        }
+    }
+
+    /// Notes that a call has returned which the library continues.
+    pub(super) fn goes_on(&self) {
+        let mut state = self.lock();
+        (state.returned, state.goes_on) = (true, true);
+        // Another thread may have failed the group during the call.
+        self.changed.notify_all();
+    }
+
+    /// Waits until the library has enqueued a call that [goes on](Self::goes_on). After a failure it waits
+    /// for the abort: until then the library may use the call's buffers.
+    pub(super) fn enqueued(&self) -> Result<()> {
+        let mut state = self.lock();
+        loop {
+            if let Some(failure) = &state.failure {
+                if state.left || state.failed.is_some_and(|failed| failed.elapsed() > RETURNS + GRACE) {
+                    return Err(failure.clone());
+                }
+            } else {
+                let ready = state.handle.as_ref().map_or(Ok(true), Handle::is_ready);
+                match ready {
+                    Ok(true) => return Ok(()),
+                    Ok(false) => {}
+                    Err(error) => {
+                        drop(state);
+                        // A rank of this process that gave up may say more than the library.
+                        self.fail(self.ledger.failure().unwrap_or(error));
+                        state = self.lock();
+                        continue;
+                    }
+                }
+            }
+            state = self.changed.wait_timeout(state, ASK).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -392,7 +445,8 @@ impl Member {
     /// Whether a failed rank may be aborted although a thread is in a call.
     fn may_abort_beside(&self, state: &State) -> bool {
         // The CPU device's library looks a handle up in each call.
-        self.device.provider().kind() == ProviderKind::Cpu
+        state.returned
+            || self.device.provider().kind() == ProviderKind::Cpu
             || state.failed.is_some_and(|failed| failed.elapsed() >= RETURNS)
     }
 
@@ -401,7 +455,7 @@ impl Member {
         if let Some(failure) = self.ledger.failure() {
             return Err(failure);
         }
-        state.handle.as_ref().map_or(Ok(()), Handle::asynchronous)?;
+        state.asynchronous()?;
         let oldest = match (state.running.front(), &state.calling) {
             (Some(running), _) => {
                 running.done.query()?;
@@ -460,7 +514,10 @@ fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> Result<()> {
 }
 
 /// Runs `ncclCommInitRank`, which waits for the other ranks for as long as it takes, in a thread that
-/// can be left behind. A handle that comes too late is aborted.
+/// can be left behind. A handle that comes too late is aborted. A library that does not block returns at
+/// once and joins in a thread of its own. Then this thread waits until it has joined. If `init` has given
+/// up meanwhile, this thread aborts the handle, which ends the library's thread too. Returns the handle,
+/// and whether the library joined in this way.
 fn init(
     library: Library,
     device: &Arc<Device>,
@@ -468,18 +525,34 @@ fn init(
     (rank, size): (usize, usize),
     limit: Duration,
     ledger: &Ledger,
-) -> Result<Handle> {
+) -> Result<(Handle, bool)> {
     const CALL: &str = "ncclCommInitRank";
     let (answer, answered) = mpsc::channel();
     let (id, on) = (id.raw(), device.clone());
+    // Until this function returns.
+    let waits = Arc::new(());
+    let awaited = Arc::downgrade(&waits);
     let join = move || {
         let join = || {
             on.make_current()?;
             let mut raw = std::ptr::null_mut();
             // SAFETY: the function is RCCL's; it writes one handle, owned from then on.
             let status = unsafe { (library.0.ncclCommInitRank)(&mut raw, size as i32, id, rank as i32) };
-            library.check(CALL, status, || format!("rank {rank} of {size} can't join"))?;
-            Ok(Handle::new(library, on.clone(), raw))
+            let begun = library.begun(CALL, status, || format!("rank {rank} of {size} can't join"))?;
+            let handle = Handle::new(library, on.clone(), raw);
+            // A join that has ended before it is asked about must not hide that later calls go on.
+            let mut goes_on =
+                begun || std::env::var_os("NCCL_COMM_BLOCKING").is_some_and(|value| value == "0");
+            // NCCL's function succeeds also if the library goes on with it.
+            while matches!(handle.is_ready(), Ok(false)) {
+                goes_on = true;
+                if awaited.strong_count() == 0 {
+                    return Err(timeout(CALL, format!("rank {rank} of {size} has given up")));
+                }
+                std::thread::sleep(LOOK / 10);
+            }
+            handle.asynchronous()?;
+            Ok((handle, goes_on))
         };
         // If nobody listens any more, this drops the handle, which aborts it.
         let _ = answer.send(join());
@@ -507,3 +580,6 @@ fn init(
         }
     }
 }
+
+#[cfg(all(test, feature = "cpu"))]
+mod tests;

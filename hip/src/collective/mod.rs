@@ -40,8 +40,10 @@ use crate::settings::settings;
 ///
 /// All ranks make the same collectives in the same order. RCCL does not check this. Ranks of one
 /// process and ranks on CPU devices are compared always, others with
-/// [`Config::collective_check`](crate::Config::collective_check). A difference is an error that
-/// names both calls.
+/// [`Config::collective_check`](crate::Config::collective_check). A difference is
+/// [`Error::Mismatch`], which names both calls. Between processes on CPU devices it is
+/// [`Error::Collective`] unless the setting is on: the CPU device's library finds it there, and its text
+/// names both calls as RCCL's functions.
 ///
 /// If a rank dies, aborts, or makes other calls, the group fails: the other ranks' calls end and
 /// return an error, at the latest after
@@ -201,8 +203,8 @@ impl Communicator {
     /// Nothing is enqueued after these: `Unsupported` for a type that RCCL can't reduce (`i16`, `u16`,
     /// bools, and fp8 on some GPUs: [`Element::Fp8`]); `Invalid` for a range outside its buffer, on
     /// another device, or that overlaps the other one in part. After these the group has failed:
-    /// `Mismatch` if another rank made another call; `Collective` if RCCL failed, or another rank died,
-    /// left or did not come in time.
+    /// `Mismatch` if another rank is known to have made another call ([`Communicator`] says which ranks are
+    /// compared); `Collective` if RCCL failed, or another rank died, left or did not come in time.
     /// The other calls return them too.
     pub fn all_reduce(
         &self,

@@ -137,3 +137,76 @@ impl Drop for Work {
         }
     }
 }
+
+#[cfg(all(test, feature = "cpu"))]
+mod tests {
+    use std::cell::RefCell;
+    use std::ffi::c_uint;
+
+    use hip_kernels::DType;
+    use hip_sys::{hipError_t, hipEvent_t, hipStream_t};
+
+    use super::*;
+    use crate::device::Device;
+    use crate::provider::{Provider, provider};
+    use crate::{Communicator, Part, ReduceOp};
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Call {
+        Record,
+        Wait,
+    }
+
+    thread_local! {
+        /// What this thread has told HIP: the call, the stream and the event.
+        static CALLS: RefCell<Vec<(Call, hipStream_t, hipEvent_t)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    unsafe extern "C" fn record(event: hipEvent_t, stream: hipStream_t) -> hipError_t {
+        CALLS.with_borrow_mut(|calls| calls.push((Call::Record, stream, event)));
+        // SAFETY: the caller passes the handles of the same provider's functions.
+        unsafe { (provider().expect("the CPU provider").hip().hipEventRecord)(event, stream) }
+    }
+
+    unsafe extern "C" fn wait(stream: hipStream_t, event: hipEvent_t, flags: c_uint) -> hipError_t {
+        CALLS.with_borrow_mut(|calls| calls.push((Call::Wait, stream, event)));
+        // SAFETY: as above.
+        unsafe { (provider().expect("the CPU provider").hip().hipStreamWaitEvent)(stream, event, flags) }
+    }
+
+    /// What ends a collective.
+    type End = fn(Work);
+
+    /// A CPU device has computed a collective when its call returns, so no result shows whether the
+    /// streams wait for each other. The calls of HIP do.
+    #[test]
+    fn a_join_makes_the_compute_stream_wait_for_the_collective() {
+        let provider = Provider::altered(|hip| {
+            hip.hipEventRecord = record;
+            hip.hipStreamWaitEvent = wait;
+        });
+        let device = Arc::new(Device::new(provider, 0).expect("a device"));
+        let rank = Communicator::local(std::slice::from_ref(&device)).expect("a group").remove(0);
+        let buffer = Arc::new(device.alloc(16).expect("memory"));
+        let part = Part::whole(&buffer);
+        let (own, compute) = (rank.member().stream.handle(), device.compute.handle());
+        let ends: [(&str, End); 3] = [
+            ("join", |work| work.join().expect("a reduction")),
+            ("wait", |work| work.wait().expect("a reduction")),
+            ("drop", drop),
+        ];
+        for (name, end) in ends {
+            CALLS.take();
+            let work = rank.all_reduce(ReduceOp::Sum, DType::F32, 4, part, part).expect("a call");
+            let done = work.ends[0].1.done.raw();
+            let issued = CALLS.take();
+            let before = issued.iter().find(|call| call.0 == Call::Wait).map(|call| (call.1, call.2));
+            let (waits, point) = before.expect("the rank's stream waits for the compute stream");
+            assert_eq!(waits, own, "{name}");
+            assert!(issued.contains(&(Call::Record, compute, point)), "{name}: {issued:?}");
+            assert_eq!(issued.last(), Some(&(Call::Record, own, done)), "{name}: {issued:?}");
+            end(work);
+            assert_eq!(CALLS.take(), [(Call::Wait, compute, done)], "{name}");
+        }
+    }
+}

@@ -244,6 +244,18 @@ impl Provider {
         Box::leak(Box::new(provider.expect("it has a device")))
     }
 
+    /// As [`altered`](Self::altered), with functions of RCCL replaced too.
+    pub(crate) fn altered_rccl(
+        change: impl FnOnce(&mut Hip),
+        change_rccl: impl FnOnce(&mut Rccl),
+    ) -> &'static Self {
+        let provider = Self::altered(change);
+        let mut rccl = cpu::rccl().expect("the CPU provider's");
+        change_rccl(&mut rccl);
+        assert!(provider.rccl.set(Ok(rccl)).is_ok(), "nobody has asked for it");
+        provider
+    }
+
     /// The CPU provider without RCCL, with the error of the provider `rocm` on such a machine.
     pub(crate) fn without_rccl() -> &'static Self {
         let provider = Self::altered(|_| ());

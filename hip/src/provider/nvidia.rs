@@ -69,7 +69,9 @@ fn load_builtins(nvrtc: &Loaded) -> Result<()> {
     });
     for name in failed {
         let reason = format!("{name}, beside NVRTC, does not load, so NVRTC may fail to compile");
-        log::warn!("{}", allow_fallback(Error::NotAvailable { reason, searched: Vec::new() })?);
+        // Outside of the macro, which leaves out its arguments where warnings are off.
+        let error = allow_fallback(Error::NotAvailable { reason, searched: Vec::new() })?;
+        log::warn!("{error}");
     }
     Ok(())
 }

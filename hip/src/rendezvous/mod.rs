@@ -276,7 +276,9 @@ fn listen(world: &World, until: Instant) -> Result<Vec<TcpStream>> {
     if let Some(open) = open.filter(|_| world.secret.is_empty()) {
         let expected = "a secret, because others may reach the port of rank 0";
         let found = format!("none, and rank 0 ({}) listens on {open}", world.address);
-        log::warn!("{}", allow_fallback(Error::config(SECRET, expected, found))?);
+        // Outside of the macro, which leaves out its arguments where warnings are off.
+        let error = allow_fallback(Error::config(SECRET, expected, found))?;
+        log::warn!("{error}");
     }
     listener.set_nonblocking(true).map_err(|error| broken(CALL, "the listening port".into(), &error))?;
     let mut links: Vec<Option<TcpStream>> = (1..world.size).map(|_| None).collect();

@@ -2,14 +2,35 @@
 
 use std::sync::Arc;
 
+use crate::failures::GOES_ON;
 use crate::random::Random;
 use hip::{Buffer, Communicator, DType, Device, Group, Part, ReduceOp};
 
 use crate::ranks::{Ranks, on_processes, on_threads};
 use crate::values::{MOVED, OPS, REDUCED, check, draw};
 
-/// The collectives of a sequence.
+/// The collectives of a long sequence.
 const STEPS: usize = 1000;
+/// The number of short sequences.
+const SEQUENCES: u64 = 1000;
+/// After at most so many collectives, a short sequence ends with those that are issued or captured together.
+const SHORT: usize = 8;
+
+/// A sequence, the same for all ranks.
+#[derive(Clone, Copy)]
+struct Drawn {
+    seed: u64,
+    /// It ends after so many collectives, and those that are issued or captured together with the last.
+    steps: usize,
+    /// Counts are drawn below this.
+    most: usize,
+}
+
+impl Drawn {
+    fn long(seed: u64, steps: usize) -> Self {
+        Self { seed, steps, most: 20_000 }
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
@@ -38,7 +59,7 @@ struct Step {
 }
 
 impl Step {
-    fn draw(random: &Random, size: usize) -> Self {
+    fn draw(random: &Random, size: usize, most: usize) -> Self {
         let kinds = [Kind::AllReduce, Kind::Broadcast, Kind::Reduce, Kind::AllGather, Kind::ReduceScatter];
         let kind = match random.below(6) {
             5 => Kind::Ring(random.below(size)),
@@ -53,7 +74,7 @@ impl Step {
             1 => 1,
             2..=6 => random.below(70),
             7 | 8 => 1000 + random.below(100),
-            _ => random.below(20_000),
+            _ => random.below(most),
         };
         let elements = if kind == Kind::ReduceScatter { size * count } else { count };
         Self {
@@ -167,14 +188,13 @@ struct Memory {
     to: usize,
 }
 
-/// Runs the sequence of a seed as one rank. One to three steps are issued together.
-fn sequence(ranks: &Ranks) {
-    let on = &ranks.communicator;
+/// Runs a sequence as one rank. One to three steps are issued together.
+fn sequence(on: &Communicator, drawn: Drawn) {
     let (rank, size, device) = (on.rank(), on.size(), on.device());
-    let random = Random::from_seed(ranks.seed);
+    let random = Random::from_seed(drawn.seed);
     let mut done = 0;
-    while done < STEPS {
-        let steps: Vec<_> = (0..1 + random.below(3)).map(|_| Step::draw(&random, size)).collect();
+    while done < drawn.steps {
+        let steps: Vec<_> = (0..1 + random.below(3)).map(|_| Step::draw(&random, size, drawn.most)).collect();
         let memory: Vec<_> = steps.iter().map(|step| step.buffers(device, rank, size)).collect();
         let how = random.below(3);
         let joined = how == 0 && steps.len() == 1 && steps[0].joined(on, &memory[0]);
@@ -191,7 +211,7 @@ fn sequence(ranks: &Ranks) {
             let what = format!(
                 "seed {}, step {done}, rank {rank} of {size}: {kind:?} {op:?} {dtype:?} x {count}, root {root}, \
                  in place {in_place}, offset {offset}",
-                ranks.seed
+                drawn.seed
             );
             step.verify(&what, device, rank, memory);
             done += 1;
@@ -201,14 +221,13 @@ fn sequence(ranks: &Ranks) {
 
 /// As [`sequence`], in graphs: each has one to four groups of steps, and is replayed twice. A group is
 /// joined at once, at the end of the capture, or after it; a step alone also by the call itself.
-fn captured_sequence(ranks: &Ranks) {
-    let on = &ranks.communicator;
+fn captured_sequence(on: &Communicator, drawn: Drawn) {
     let (rank, size, device) = (on.rank(), on.size(), on.device());
-    let random = Random::from_seed(ranks.seed);
+    let random = Random::from_seed(drawn.seed);
     let mut done = 0;
-    while done < STEPS / 4 {
+    while done < drawn.steps {
         let groups: Vec<Vec<_>> = (0..1 + random.below(4))
-            .map(|_| (0..1 + random.below(3)).map(|_| Step::draw(&random, size)).collect())
+            .map(|_| (0..1 + random.below(3)).map(|_| Step::draw(&random, size, drawn.most)).collect())
             .collect();
         let steps: Vec<&Step> = groups.iter().flatten().collect();
         let memory: Vec<_> = steps.iter().map(|step| step.buffers(device, rank, size)).collect();
@@ -254,7 +273,7 @@ fn captured_sequence(ranks: &Ranks) {
                 let what = format!(
                     "seed {}, graph of step {done}, replay {replay}, rank {rank} of {size}: {kind:?} {op:?} \
                      {dtype:?} x {count}, root {root}, in place {in_place}, offset {offset}",
-                    ranks.seed
+                    drawn.seed
                 );
                 step.verify(&what, device, rank, memory);
             }
@@ -263,14 +282,36 @@ fn captured_sequence(ranks: &Ranks) {
     }
 }
 
+fn long(ranks: &Ranks) {
+    sequence(&ranks.communicator, Drawn::long(ranks.seed, STEPS));
+}
+
+fn long_captured(ranks: &Ranks) {
+    captured_sequence(&ranks.communicator, Drawn::long(ranks.seed, STEPS / 4));
+}
+
+/// Runs many sequences on one group, each with a seed of its own. Every fourth is captured.
+fn short(ranks: &Ranks) {
+    for number in 0..SEQUENCES {
+        let seed = ranks.seed.wrapping_add(number);
+        // Not the number from which the sequence draws first.
+        let steps = 1 + Random::from_seed(!seed).below(SHORT);
+        let drawn = Drawn { seed, steps, most: 2_000 };
+        match number % 4 {
+            3 => captured_sequence(&ranks.communicator, drawn),
+            _ => sequence(&ranks.communicator, drawn),
+        }
+    }
+}
+
 #[test]
 fn captured_sequences_between_threads() {
-    on_threads("drawn::captured_sequences_between_threads", &[], |ranks| captured_sequence(&ranks));
+    on_threads("drawn::captured_sequences_between_threads", &[], |ranks| long_captured(&ranks));
 }
 
 #[test]
 fn captured_sequences_between_processes() {
-    on_processes("drawn::captured_sequences_between_processes", &[], &[], |ranks| captured_sequence(&ranks));
+    on_processes("drawn::captured_sequences_between_processes", &[], &[], |ranks| long_captured(&ranks));
 }
 
 /// Captures and replays are compared too.
@@ -278,22 +319,50 @@ fn captured_sequences_between_processes() {
 fn captured_sequences_that_are_compared() {
     const TEST: &str = "drawn::captured_sequences_that_are_compared";
     let compared = [("BURN_ROCM_COLLECTIVE_CHECK", "1")];
-    on_processes(TEST, &compared, &[], |ranks| captured_sequence(&ranks));
+    on_processes(TEST, &compared, &[], |ranks| long_captured(&ranks));
 }
 
 #[test]
 fn sequences_between_threads() {
-    on_threads("drawn::sequences_between_threads", &[], |ranks| sequence(&ranks));
+    on_threads("drawn::sequences_between_threads", &[], |ranks| long(&ranks));
 }
 
 #[test]
 fn sequences_between_processes() {
-    on_processes("drawn::sequences_between_processes", &[], &[], |ranks| sequence(&ranks));
+    on_processes("drawn::sequences_between_processes", &[], &[], |ranks| long(&ranks));
 }
 
 /// The check between processes changes no result.
 #[test]
 fn sequences_that_are_compared() {
     let compared = [("BURN_ROCM_COLLECTIVE_CHECK", "1")];
-    on_processes("drawn::sequences_that_are_compared", &compared, &[], |ranks| sequence(&ranks));
+    on_processes("drawn::sequences_that_are_compared", &compared, &[], |ranks| long(&ranks));
+}
+
+#[test]
+fn a_thousand_short_sequences_between_threads() {
+    on_threads("drawn::a_thousand_short_sequences_between_threads", &[], |ranks| short(&ranks));
+}
+
+#[test]
+fn a_thousand_short_sequences_between_processes() {
+    const TEST: &str = "drawn::a_thousand_short_sequences_between_processes";
+    on_processes(TEST, &[], &[], |ranks| short(&ranks));
+}
+
+/// Of a library whose calls return before they are done.
+fn shorter(ranks: &Ranks) {
+    sequence(&ranks.communicator, Drawn::long(ranks.seed, STEPS / 4));
+    captured_sequence(&ranks.communicator, Drawn::long(!ranks.seed, STEPS / 16));
+}
+
+#[test]
+fn sequences_of_calls_that_go_on_between_threads() {
+    on_threads("drawn::sequences_of_calls_that_go_on_between_threads", &[GOES_ON], |ranks| shorter(&ranks));
+}
+
+#[test]
+fn sequences_of_calls_that_go_on_between_processes() {
+    const TEST: &str = "drawn::sequences_of_calls_that_go_on_between_processes";
+    on_processes(TEST, &[GOES_ON], &[], |ranks| shorter(&ranks));
 }

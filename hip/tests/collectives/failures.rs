@@ -8,6 +8,9 @@ use crate::ranks::{MOST, Ranks, in_child, on_cpu, on_threads};
 
 /// The setting for tests in which ranks wait in vain.
 pub(crate) const SOON: [(&str, &str); 1] = [("BURN_ROCM_COLLECTIVE_TIMEOUT", "5")];
+/// The library's calls return before they are done, and go on in threads of its own. RCCL and NCCL can do so
+/// from 2.17 on.
+pub(crate) const GOES_ON: (&str, &str) = ("NCCL_COMM_BLOCKING", "0");
 /// For tests whose failures are noticed without a timeout.
 pub(crate) const LATE: [(&str, &str); 1] = [("BURN_ROCM_COLLECTIVE_TIMEOUT", "60")];
 
@@ -145,7 +148,17 @@ fn a_computation_that_panics_fails_all_ranks() {
 
 #[test]
 fn a_rank_that_never_calls_is_a_timeout() {
-    on_threads("failures::a_rank_that_never_calls_is_a_timeout", &SOON, |ranks| {
+    never_calls("failures::a_rank_that_never_calls_is_a_timeout", &SOON);
+}
+
+#[test]
+fn a_rank_that_never_calls_is_a_timeout_of_a_library_that_goes_on() {
+    let environment = [SOON[0], GOES_ON];
+    never_calls("failures::a_rank_that_never_calls_is_a_timeout_of_a_library_that_goes_on", &environment);
+}
+
+fn never_calls(test: &str, environment: &[(&str, &str)]) {
+    on_threads(test, environment, |ranks| {
         let on = ranks.communicator;
         if on.rank() == 1 {
             // Alive, but it calls nothing: it looks until the others gave up.
@@ -186,6 +199,46 @@ fn a_rank_that_never_joins_is_a_timeout() {
     devices.iter().for_each(works);
 }
 
+/// The library stops joining too: no thread of the rank is left in it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_rank_that_never_joins_leaves_no_thread_in_a_library_that_goes_on() {
+    // Other libraries may be too old for it.
+    if !on_cpu() {
+        return;
+    }
+    let test = "failures::a_rank_that_never_joins_leaves_no_thread_in_a_library_that_goes_on";
+    let Some((_, devices)) = in_child(test, &[("BURN_ROCM_COLLECTIVE_TIMEOUT", "2"), GOES_ON]) else {
+        return;
+    };
+    let joining = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        // A thread may end meanwhile.
+        let name = |task: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default()
+        };
+        tasks.map(name).filter(|name| name.starts_with("hip-join-")).count()
+    };
+    let id = UniqueId::new().unwrap();
+    let size = devices.len() + 1;
+    std::thread::scope(|scope| {
+        let join = |(rank, device)| scope.spawn(move || Communicator::new(device, &id, rank, size));
+        let threads: Vec<_> = devices.iter().enumerate().map(join).collect();
+        for thread in threads {
+            let text = collective(&thread.join().unwrap().unwrap_err());
+            // The library of one rank may hear from another one that has just given up.
+            let said = ["for the other ranks to join", "gave the group up"];
+            assert!(said.iter().any(|said| text.contains(said)), "{text}");
+        }
+    });
+    let begun = std::time::Instant::now();
+    while joining() > 0 {
+        assert!(begun.elapsed() < MOST, "{} threads still join", joining());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    devices.iter().for_each(works);
+}
+
 #[test]
 fn an_abort_ends_the_others_calls() {
     on_threads("failures::an_abort_ends_the_others_calls", &LATE, |ranks| {
@@ -221,31 +274,76 @@ fn calls_that_differ_are_named() {
     });
 }
 
+/// Makes a call with these two buffers.
+pub(crate) type Made = fn(&Communicator, Part<'_>, Part<'_>) -> Result<Work>;
+
+/// A call, with its name here and in the library.
+pub(crate) struct Named {
+    pub(crate) name: &'static str,
+    pub(crate) in_library: &'static str,
+    pub(crate) make: Made,
+}
+
+pub(crate) const BASE: Named = Named {
+    name: "all_reduce(Sum, 8 x f32)",
+    in_library: "ncclAllReduce(8 x ncclFloat32, ncclSum)",
+    make: |on, a, b| on.all_reduce(ReduceOp::Sum, DType::F32, 8, a, b),
+};
+
+/// Calls that differ from [`BASE`] in the reduction, the dtype, the count or the kind.
+pub(crate) const DIFFERENT: [Named; 6] = [
+    Named {
+        name: "all_reduce(Max, 8 x f32)",
+        in_library: "ncclAllReduce(8 x ncclFloat32, ncclMax)",
+        make: |on, a, b| on.all_reduce(ReduceOp::Max, DType::F32, 8, a, b),
+    },
+    Named {
+        name: "all_reduce(Sum, 8 x i32)",
+        in_library: "ncclAllReduce(8 x ncclInt32, ncclSum)",
+        make: |on, a, b| on.all_reduce(ReduceOp::Sum, DType::I32, 8, a, b),
+    },
+    Named {
+        name: "all_reduce(Sum, 7 x f32)",
+        in_library: "ncclAllReduce(7 x ncclFloat32, ncclSum)",
+        make: |on, a, b| on.all_reduce(ReduceOp::Sum, DType::F32, 7, a, b),
+    },
+    Named {
+        name: "reduce(Sum, 8 x f32, root 1)",
+        in_library: "ncclReduce(8 x ncclFloat32, ncclSum, root 1)",
+        make: |on, a, b| on.reduce(ReduceOp::Sum, DType::F32, 8, 1, a, b),
+    },
+    Named {
+        name: "broadcast(8 x f32, root 0)",
+        in_library: "ncclBroadcast(8 x ncclFloat32, root 0)",
+        make: |on, a, b| on.broadcast(DType::F32, 8, 0, a, b),
+    },
+    Named {
+        name: "reduce_scatter(Sum, 8 x f32)",
+        in_library: "ncclReduceScatter(8 x ncclFloat32, ncclSum)",
+        make: |on, a, b| on.reduce_scatter(ReduceOp::Sum, DType::F32, 8, a, b),
+    },
+];
+
+/// Rank 0 calls something else than the others. Returns the error that the rank gets.
+pub(crate) fn differ(on: &Communicator, of_rank_0: &Named) -> Error {
+    let buffer = || Arc::new(on.device().upload(&[0; 1024]).unwrap());
+    let (a, b) = (buffer(), buffer());
+    let make = if on.rank() == 0 { of_rank_0.make } else { BASE.make };
+    failure(on, make(on, Part::whole(&a), Part::whole(&b)))
+}
+
 #[test]
 fn every_difference_is_found() {
     let Some((_, devices)) = in_child("failures::every_difference_is_found", &LATE) else { return };
-    type Call = fn(&Communicator, Part<'_>, Part<'_>) -> Result<Work>;
-    let base: Call = |on, a, b| on.all_reduce(ReduceOp::Sum, DType::F32, 8, a, b);
-    let others: [(&str, Call); 6] = [
-        ("all_reduce(Max, 8 x f32)", |on, a, b| on.all_reduce(ReduceOp::Max, DType::F32, 8, a, b)),
-        ("all_reduce(Sum, 8 x i32)", |on, a, b| on.all_reduce(ReduceOp::Sum, DType::I32, 8, a, b)),
-        ("all_reduce(Sum, 7 x f32)", |on, a, b| on.all_reduce(ReduceOp::Sum, DType::F32, 7, a, b)),
-        ("reduce(Sum, 8 x f32, root 1)", |on, a, b| on.reduce(ReduceOp::Sum, DType::F32, 8, 1, a, b)),
-        ("broadcast(8 x f32, root 0)", |on, a, b| on.broadcast(DType::F32, 8, 0, a, b)),
-        ("reduce_scatter(Sum, 8 x f32)", |on, a, b| on.reduce_scatter(ReduceOp::Sum, DType::F32, 8, a, b)),
-    ];
-    for (name, other) in others {
+    for other in &DIFFERENT {
         let ranks = Communicator::local(&devices).unwrap();
         std::thread::scope(|scope| {
             for on in &ranks {
                 scope.spawn(move || {
-                    let buffer = || Arc::new(on.device().upload(&[0; 1024]).unwrap());
-                    let (a, b) = (buffer(), buffer());
-                    let call = if on.rank() == 0 { other } else { base };
-                    let error = failure(on, call(on, Part::whole(&a), Part::whole(&b)));
+                    let error = differ(on, other);
                     let text = error.to_string();
                     assert!(matches!(error, Error::Mismatch { .. }), "{text}");
-                    assert!(text.contains(name) && text.contains("all_reduce(Sum, 8 x f32)"), "{text}");
+                    assert!(text.contains(other.name) && text.contains(BASE.name), "{text}");
                 });
             }
         });

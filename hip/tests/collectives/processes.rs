@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use hip::{Communicator, DType, Error, Group, Part, ReduceOp, UniqueId};
 
-use crate::failures::{LATE, SOON, begun, collective, failure, for_the_dead, ones};
+use crate::failures::{
+    BASE, DIFFERENT, GOES_ON, LATE, SOON, begun, collective, differ, failure, for_the_dead, ones,
+};
 use crate::ranks::{DEAD, Ranks, on_cpu, on_processes};
 #[cfg(unix)]
 use crate::ranks::{kill_this_process, on_processes_of_which_some_are_killed};
@@ -33,6 +35,19 @@ fn a_process_that_dies_fails_the_others() {
             exit(DEAD);
         }
         // Rank 0's process, which serves the others, ends only when they know this.
+        survives(&ranks, &["rank 1 is gone"]);
+    });
+}
+
+/// As above, where the library's calls go on by themselves.
+#[test]
+fn a_process_that_dies_fails_calls_that_go_on() {
+    const TEST: &str = "processes::a_process_that_dies_fails_calls_that_go_on";
+    on_processes(TEST, &[for_the_dead()[0], GOES_ON], &[1], |ranks| {
+        begun(&ranks);
+        if ranks.communicator.rank() == 1 {
+            exit(DEAD);
+        }
         survives(&ranks, &["rank 1 is gone"]);
     });
 }
@@ -179,18 +194,38 @@ fn a_process_that_waits_in_vain_gives_up() {
     });
 }
 
-/// Without the check between processes, only the CPU device compares them.
+/// The id of another group, which comes through this one.
+fn another_id(on: &Communicator) -> UniqueId {
+    let own = if on.rank() == 0 { *UniqueId::new().unwrap().as_bytes() } else { [0; UniqueId::BYTES] };
+    let sent = Arc::new(on.device().upload(&own).unwrap());
+    let part = Part::whole(&sent);
+    on.broadcast(DType::U8, UniqueId::BYTES, 0, part, part).unwrap().join().unwrap();
+    let mut id = [0; UniqueId::BYTES];
+    on.device().read(&sent, 0, &mut id).unwrap();
+    UniqueId::from_bytes(&id).unwrap()
+}
+
+/// Another group of the same ranks.
+fn another_group(on: &Communicator) -> Communicator {
+    Communicator::new(on.device(), &another_id(on), on.rank(), on.size()).unwrap()
+}
+
+/// Without the check between processes, only the CPU device compares them: its library does, so the error
+/// names both calls as the library does.
 #[test]
-fn the_cpu_device_compares_calls_between_processes() {
+fn the_cpu_device_finds_every_difference_between_processes() {
     if !on_cpu() {
         return;
     }
-    on_processes("processes::the_cpu_device_compares_calls_between_processes", &LATE, &[], |ranks| {
-        begun(&ranks);
-        let on = &ranks.communicator;
-        let text = collective(&failure(on, ones(on, 10 + usize::from(on.rank() == 1))));
-        assert!(text.contains("ncclAllReduce(10 x ncclFloat32, ncclSum)"), "{text}");
-        assert!(text.contains("ncclAllReduce(11 x ncclFloat32, ncclSum)"), "{text}");
+    on_processes("processes::the_cpu_device_finds_every_difference_between_processes", &LATE, &[], |ranks| {
+        for other in &DIFFERENT {
+            let on = another_group(&ranks.communicator);
+            // All have joined before the group fails.
+            ones(&on, 100).unwrap().wait().unwrap();
+            ranks.together();
+            let text = collective(&differ(&on, other));
+            assert!(text.contains(BASE.in_library) && text.contains(other.in_library), "{text}");
+        }
     });
 }
 
@@ -220,15 +255,7 @@ fn a_difference_in_one_group_fails_the_others_of_the_calls() {
     on_processes(TEST, &check, &[], |ranks| {
         let same = &ranks.communicator;
         let (rank, device) = (same.rank(), same.device());
-        // The second group's id comes through the first group.
-        let own = if rank == 0 { *UniqueId::new().unwrap().as_bytes() } else { [0; UniqueId::BYTES] };
-        let sent = Arc::new(device.upload(&own).unwrap());
-        let part = Part::whole(&sent);
-        same.broadcast(DType::U8, UniqueId::BYTES, 0, part, part).unwrap().join().unwrap();
-        let mut id = [0; UniqueId::BYTES];
-        device.read(&sent, 0, &mut id).unwrap();
-        let differs =
-            Communicator::new(device, &UniqueId::from_bytes(&id).unwrap(), rank, same.size()).unwrap();
+        let differs = another_group(same);
         let buffers = [(); 2].map(|()| Arc::new(device.upload(&[0; 44]).unwrap()));
         let mut calls = Group::new();
         for (on, count, buffer) in
@@ -257,17 +284,7 @@ fn a_difference_in_one_group_is_not_told_to_a_group_with_other_ranks() {
         if all.size() < 3 {
             return;
         }
-        // The groups' ids come through the group of all.
-        let id = || {
-            let own = if rank == 0 { *UniqueId::new().unwrap().as_bytes() } else { [0; UniqueId::BYTES] };
-            let sent = Arc::new(device.upload(&own).unwrap());
-            let part = Part::whole(&sent);
-            all.broadcast(DType::U8, UniqueId::BYTES, 0, part, part).unwrap().join().unwrap();
-            let mut id = [0; UniqueId::BYTES];
-            device.read(&sent, 0, &mut id).unwrap();
-            UniqueId::from_bytes(&id).unwrap()
-        };
-        let ids = [id(), id()];
+        let ids = [another_id(all), another_id(all)];
         let join = |id: &UniqueId, of: [usize; 2]| {
             let at = of.iter().position(|&member| member == rank)?;
             Some(Communicator::new(device, id, at, 2).unwrap())

@@ -1,12 +1,13 @@
 //! Bad arguments, captures, and a library that is missing or fails: typed errors, and nothing else
 //! changes.
 
-use std::sync::Arc;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
 
 use hip::rendezvous::{Rendezvous, World};
 use hip::{Communicator, DType, Error, Group, Part, ReduceOp, UniqueId};
 
-use crate::failures::{ones, works};
+use crate::failures::{LATE, ones, works};
 use crate::ranks::{in_child, on_cpu, on_threads};
 
 #[test]
@@ -192,4 +193,74 @@ fn one_process_is_a_group() {
     let mut found = [0; 40];
     on.device().read(&recv, 0, &mut found).unwrap();
     assert_eq!(found, [3; 40]);
+}
+
+/// The warnings of this process.
+static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct Warnings;
+
+impl log::Log for Warnings {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Warn
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            WARNINGS.lock().unwrap().push(record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// The places of two processes in a job whose rank 0 listens at `address`.
+fn job(address: &str, secret: &str) -> [World; 2] {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let [mut zero, one] = [0, 1].map(|rank| World::on_this_machine(rank, 2, port, secret));
+    (zero.address, zero.is_one_machine) = (address.into(), false);
+    [zero, one]
+}
+
+/// Joins as both, each in a thread.
+fn join([zero, one]: [World; 2]) {
+    std::thread::scope(|scope| {
+        let one = scope.spawn(move || Rendezvous::join(&one).map(drop));
+        Rendezvous::join(&zero).unwrap();
+        one.join().unwrap().unwrap();
+    });
+}
+
+/// Other machines may reach rank 0's port, and whoever reaches it may join.
+#[test]
+fn an_open_port_without_a_secret_is_a_warning() {
+    let environment = [LATE[0], ("BURN_ROCM_STRICT", "0")];
+    let test = "refusals::an_open_port_without_a_secret_is_a_warning";
+    if in_child(test, &environment).is_none() {
+        return;
+    }
+    log::set_logger(&Warnings).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
+    let all = [("0.0.0.0", "", 1), ("0.0.0.0", "s", 0), ("127.0.0.1", "", 0)];
+    for (address, secret, expected) in all {
+        WARNINGS.lock().unwrap().clear();
+        join(job(address, secret));
+        let warnings = WARNINGS.lock().unwrap();
+        let about = warnings.iter().filter(|text| text.contains("BURN_ROCM_RENDEZVOUS_SECRET"));
+        assert_eq!(about.count(), expected, "{address} {secret}: {warnings:?}");
+    }
+}
+
+#[test]
+fn an_open_port_without_a_secret_is_an_error_in_strict_mode() {
+    let environment = [LATE[0], ("BURN_ROCM_STRICT", "1")];
+    let test = "refusals::an_open_port_without_a_secret_is_an_error_in_strict_mode";
+    if in_child(test, &environment).is_none() {
+        return;
+    }
+    let [zero, _] = job("0.0.0.0", "");
+    let error = Rendezvous::join(&zero).unwrap_err();
+    assert!(matches!(&error, Error::Config { what, .. } if what == "BURN_ROCM_RENDEZVOUS_SECRET"), "{error}");
+    join(job("0.0.0.0", "s"));
+    join(job("127.0.0.1", ""));
 }

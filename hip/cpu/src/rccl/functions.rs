@@ -6,9 +6,9 @@
 
 use super::call::{Call, Kind};
 use super::compute::Memory;
-use super::hub::{Hub, Ticket};
+use super::hub::Ticket;
 use super::id::{self, Id};
-use super::remote::Connection;
+use super::rank::{Rank, Seat, blocks, go_on};
 use super::{Failure, Outcome};
 use crate::numeric::device::is_device_memory;
 use crate::runtime::{Captured, Handles, current_index, in_order};
@@ -30,20 +30,6 @@ use std::{
 /// RCCL 2.27.7, of ROCm 7.2.
 const VERSION: c_int = 22_707;
 
-/// What an `ncclComm_t` stands for.
-struct Rank {
-    rank: usize,
-    size: usize,
-    device: usize,
-    seat: Seat,
-}
-
-/// Where the group's hub is.
-enum Seat {
-    Here(Arc<Hub>),
-    Elsewhere(Connection),
-}
-
 /// A call that waits for the end of its group, or for other ranks.
 #[derive(Clone)]
 struct Posted {
@@ -54,6 +40,19 @@ struct Posted {
     comm: usize,
     /// The stream, if it is captured.
     captured: Option<Captured>,
+}
+
+/// Calls that another thread makes.
+struct Apart(Vec<Posted>);
+
+// SAFETY: the caller keeps the calls' memory until they are done, so any thread may use its addresses.
+// Any thread may use the other fields too.
+unsafe impl Send for Apart {}
+
+impl Apart {
+    fn calls(self) -> Vec<Posted> {
+        self.0
+    }
 }
 
 /// How a posted call is waited for.
@@ -138,15 +137,6 @@ unsafe fn put<T>(to: *mut T, value: T) -> Outcome {
     Ok(())
 }
 
-impl Rank {
-    fn failure(&self) -> Option<Failure> {
-        match &self.seat {
-            Seat::Here(hub) => hub.failure(),
-            Seat::Elsewhere(connection) => connection.failure(),
-        }
-    }
-}
-
 impl Posted {
     /// # Safety
     /// The memory is the call's until [`Posted::finish`] has returned.
@@ -154,7 +144,7 @@ impl Posted {
         let Self { rank, call, memory, .. } = self;
         // SAFETY: the caller's memory.
         unsafe {
-            match &rank.seat {
+            match rank.seat()? {
                 Seat::Here(hub) => hub.post(rank.rank, *call, *memory).map(Receipt::Here),
                 Seat::Elsewhere(connection) => connection.post(call, *memory).map(Receipt::Elsewhere),
             }
@@ -166,7 +156,7 @@ impl Posted {
     /// # Safety
     /// As for [`Posted::post`].
     unsafe fn finish(&self, receipt: &Receipt) -> Outcome {
-        match (&self.rank.seat, receipt) {
+        match (self.rank.seat()?, receipt) {
             (Seat::Here(hub), Receipt::Here(ticket)) => hub.wait(ticket),
             // SAFETY: the caller's memory.
             (Seat::Elsewhere(connection), Receipt::Elsewhere(number)) => unsafe {
@@ -233,8 +223,13 @@ unsafe fn run_or_record(calls: Vec<Posted>) -> Outcome {
     require(same, Failure::new(ncclInvalidUsage, usage))?;
     check_own(&calls)?;
     let Some(stream) = stream else {
-        // SAFETY: the caller's memory, here and below.
-        return unsafe { run(&calls) };
+        if blocks() {
+            // SAFETY: the caller's memory, here and below.
+            return unsafe { run(&calls) };
+        }
+        let (ranks, calls) = (calls.iter().map(|call| call.rank.clone()).collect(), Apart(calls));
+        // SAFETY: as above; the caller keeps the memory until `ncclCommGetAsyncError` reports the end.
+        return go_on(ranks, move || unsafe { run(&calls.calls()) });
     };
     let again = move || {
         // A rank may have left since the capture.
@@ -261,6 +256,7 @@ unsafe fn collective(
     api(|| {
         let checked = || {
             let rank = rank_of(comm)?;
+            require(!rank.is_busy(), argument("the rank's last call goes on"))?;
             let call = call.checked(rank.size)?;
             let buffer = |at: *const c_void, bytes: usize, what: &str| {
                 let aligned = (at as usize).is_multiple_of(call.element());
@@ -334,26 +330,29 @@ unsafe extern "C" fn ncclCommInitRank(
         let device = current_index()
             .map_err(|status| Failure::new(ncclUnhandledCudaError, format!("HIP status {status}")))?;
         let id = Id::read(&id).ok_or_else(|| argument("this is no unique id of the CPU device"))?;
-        let seat = match id.hub() {
-            Some(hub) => {
-                hub.join(rank, size, (id::process(), device), None)?;
-                Seat::Here(hub)
-            }
-            None => Seat::Elsewhere(Connection::join(&id, rank, size, device)?),
-        };
-        let handle = RANKS.insert(Arc::new(Rank { rank, size, device, seat }));
+        let rank = Arc::new(Rank::new(rank, size, device, id));
+        if blocks() {
+            rank.join()?;
+        }
+        let handle = RANKS.insert(rank.clone());
         // SAFETY: as above.
-        unsafe { put(comm, handle as ncclComm_t) }
+        unsafe { put(comm, handle as ncclComm_t)? };
+        if blocks() {
+            return Ok(());
+        }
+        let joined = go_on(vec![rank.clone()], move || rank.join());
+        if joined.as_ref().is_err_and(|failure| failure.status != ncclInProgress) {
+            // The caller has no communicator after an error.
+            drop(RANKS.remove(handle));
+        }
+        joined
     })
 }
 
 unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
     api(|| {
         let rank = RANKS.remove(comm as usize).ok_or_else(|| argument("this is no communicator"))?;
-        match &rank.seat {
-            Seat::Here(hub) => hub.leave(rank.rank),
-            Seat::Elsewhere(connection) => connection.leave(),
-        }
+        rank.leave();
         Ok(())
     })
 }
@@ -361,22 +360,19 @@ unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
 unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t {
     api(|| {
         let rank = RANKS.remove(comm as usize).ok_or_else(|| argument("this is no communicator"))?;
-        match &rank.seat {
-            Seat::Here(hub) => {
-                let text = format!("rank {} gave the group up", rank.rank);
-                hub.fail(Failure::new(ncclRemoteError, text));
-                // This process may end now.
-                hub.wait_until_told();
-            }
-            Seat::Elsewhere(connection) => connection.abort(),
-        }
+        rank.abort();
         Ok(())
     })
 }
 
 unsafe extern "C" fn ncclCommGetAsyncError(comm: ncclComm_t, error: *mut ncclResult_t) -> ncclResult_t {
     api(|| {
-        let failure = rank_of(comm)?.failure();
+        let rank = rank_of(comm)?;
+        if rank.is_busy() {
+            // SAFETY: as above.
+            return unsafe { put(error, ncclInProgress) };
+        }
+        let failure = rank.failure();
         let status = failure.as_ref().map_or(ncclSuccess, |failure| failure.status);
         // `ncclGetLastError` of this thread then returns the failure's text.
         failure.iter().for_each(keep);

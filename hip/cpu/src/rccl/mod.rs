@@ -3,7 +3,8 @@
 //! The process that made a group's unique id is its hub. The hub matches the ranks' calls, computes
 //! each when its last rank has made it, and compares the ranks' calls. Ranks of other processes reach
 //! the hub by TCP, where two threads act for each of them. A call returns when it is computed, as
-//! every call of this device does, so the ranks of one process need a thread each, or one group.
+//! every call of this device does, so the ranks of one process need a thread each, or one group. With
+//! NCCL's `NCCL_COMM_BLOCKING=0` it returns before (`rank.rs`).
 //!
 //! Reductions go through the ranks in order, f16 and bf16 in f32, and so repeat their bits. A rank
 //! that dies, aborts or makes a call that the others did not make fails the group for all of them.
@@ -17,6 +18,7 @@ mod functions;
 mod hub;
 mod id;
 mod message;
+mod rank;
 mod remote;
 mod serve;
 #[cfg(test)]
