@@ -165,6 +165,49 @@ mod tests {
         }
     }
 
+    /// The bytes that a chip copies within device memory in the time of a launch.
+    fn copied_in_a_launch(chip: &chips::Chip, trust: &Trust) -> f64 {
+        let work = cost::Work { memory: 2e9, place: cost::Place::Memory, ..cost::Work::default() };
+        let copy = cost::estimate(&work, chip, &trust.shares);
+        assert_eq!(copy.bound, Resource::Memory);
+        1e9 * chip.launch / (copy.seconds - chip.launch)
+    }
+
+    /// `copied_a_call` is the nearest power of two where decision 033 says that the model decides, and
+    /// otherwise the value of an H200.
+    #[test]
+    fn bytes_worth_copying_are_the_models_where_it_decides() {
+        use hip::defaults::{Defaults, Family};
+
+        let shared = Defaults::of(Family::Nvidia).copied_a_call as f64;
+        let figures = figures::figures();
+        let mut copied = Vec::new();
+        for chip in &CHIPS {
+            let trust = figures::trust(chip, &figures);
+            let bytes = copied_in_a_launch(chip, &trust);
+            copied.push(format!("{:.1}", bytes / 1e6));
+            let family = match chip.name {
+                "MI300X" => Family::Cdna3,
+                "MI250X" | "MI210" => Family::Cdna,
+                "RX 7900 XTX" => Family::Rdna3,
+                "RX 6900 XT" => Family::Rdna2,
+                other => panic!("{other} has no family"),
+            };
+            // The launches of these two are those of other chips.
+            let launch_is_known = !["MI300X", "RX 7900 XTX"].contains(&chip.name);
+            let apart = (shared / bytes).max(bytes / shared);
+            let expected = if launch_is_known && apart > 1.0 + 2.0 * trust.error {
+                2f64.powi(bytes.log2().round() as i32)
+            } else {
+                shared
+            };
+            assert_eq!(Defaults::of(family).copied_a_call as f64, expected, "{}: {bytes} bytes", chip.name);
+        }
+        let row = format!("the copy wins up to {} MB a call saved", copied[..4].join(", "));
+        let decision = include_str!("../../docs/decisions/033-a-cost-model.md");
+        assert!(decision.contains(&row), "033-a-cost-model.md lacks `{row}`");
+    }
+
     #[test]
     fn a_chip_that_does_not_hold_gets_no_estimate() {
         let figures = figures::figures();

@@ -1,8 +1,8 @@
 //! Choices that only cost or save time, by architecture, each with its source.
 //!
 //! No result depends on them, apart from the order in which sums are added up. No AMD GPU has timed
-//! any of them, so all GPUs share one value until one has. docs/guide/tuning.md has the tables, which
-//! a test compares with these.
+//! any of them. So all GPUs share one value, except where a cost model decides (docs/decisions/033).
+//! docs/guide/tuning.md has the tables, which a test compares with these.
 
 use std::fmt::{self, Display};
 
@@ -11,8 +11,10 @@ use crate::device::info::{DeviceInfo, MemorySpace};
 /// The kinds of devices that may have defaults of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// AMD's gfx9: CDNA, and GCN before it.
+    /// AMD's gfx9 before CDNA 3: CDNA 1 and 2, and GCN before them.
     Cdna,
+    /// AMD's gfx94 and gfx95: CDNA 3 and 4.
+    Cdna3,
     /// AMD's gfx10: RDNA 1 and 2.
     Rdna2,
     /// AMD's gfx11 and later: RDNA 3 and 4.
@@ -25,7 +27,7 @@ pub enum Family {
 
 impl Family {
     /// All, in the order of the table's columns.
-    pub const ALL: [Self; 5] = [Self::Cdna, Self::Rdna2, Self::Rdna3, Self::Nvidia, Self::Cpu];
+    pub const ALL: [Self; 6] = [Self::Cdna, Self::Cdna3, Self::Rdna2, Self::Rdna3, Self::Nvidia, Self::Cpu];
 
     /// The family of a device. An AMD architecture that nobody listed counts as the newest. So does
     /// the CPU device in lockstep mode, whose blocks have many threads.
@@ -33,6 +35,7 @@ impl Family {
         match info.memory {
             _ if info.max_threads_per_block == 1 => Self::Cpu,
             MemorySpace::Cuda => Self::Nvidia,
+            _ if info.arch.starts_with("gfx94") || info.arch.starts_with("gfx95") => Self::Cdna3,
             _ if info.arch.starts_with("gfx9") => Self::Cdna,
             _ if info.arch.starts_with("gfx10") => Self::Rdna2,
             _ => Self::Rdna3,
@@ -48,6 +51,13 @@ pub enum Source {
     VirtualGpu(&'static str),
     /// A measurement: what, and on what.
     Measured(&'static str),
+    /// A measurement, and for families whose value differs the cost model (docs/decisions/033).
+    Modelled {
+        /// What was measured, and on what.
+        measured: &'static str,
+        /// What the model says, and of which chips.
+        modelled: &'static str,
+    },
     /// Nobody has measured it: the reason for the guess.
     Guess(&'static str),
 }
@@ -57,6 +67,9 @@ impl Display for Source {
         match self {
             Self::VirtualGpu(what) => write!(f, "virtual GPU: {what}"),
             Self::Measured(what) => write!(f, "measured: {what}"),
+            Self::Modelled { measured, modelled } => {
+                write!(f, "measured: {measured}; cost model: {modelled}")
+            }
             Self::Guess(why) => write!(f, "guess: {why}"),
         }
     }
@@ -90,11 +103,14 @@ pub struct Fixed {
     pub meaning: &'static str,
 }
 
-use Source::{Guess, Measured, VirtualGpu};
+use Source::{Guess, Measured, Modelled, VirtualGpu};
 
-/// Makes [`Defaults`] and [`ROWS`] of one table. A row has the value on GPUs, then on the CPU device.
+/// Makes [`Defaults`] and [`ROWS`] of one table. A row has the value on GPUs, then on the CPU device,
+/// then possibly some families of GPUs and their own value.
 macro_rules! defaults {
-    ($($name:ident = $gpu:expr, $cpu:expr; $source:expr; $meaning:literal;)*) => {
+    ($(
+        $name:ident = $gpu:expr, $cpu:expr $(, $families:pat => $own:expr)?; $source:expr; $meaning:literal;
+    )*) => {
         /// A device's defaults; see [`Device::defaults`](crate::Device::defaults).
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct Defaults {
@@ -105,7 +121,15 @@ macro_rules! defaults {
             /// Those of a family.
             pub fn of(family: Family) -> Self {
                 let cpu = family == Family::Cpu;
-                Self { $($name: if cpu { $cpu } else { $gpu },)* }
+                Self {
+                    $($name: if cpu {
+                        $cpu
+                    } $(else if matches!(family, $families) {
+                        $own
+                    })? else {
+                        $gpu
+                    },)*
+                }
             }
         }
 
@@ -161,8 +185,11 @@ defaults! {
     joined_softmax_terms = 64, 64;
         Measured("H200 (docs/decisions/018)");
         "most features of a head for which a product and its softmax are one kernel";
-    copied_a_call = 4 << 20, 64 << 10;
-        Measured("H200 and a Xeon's core: a call takes 4 us, in which they copy 8 MB and 64 KB");
+    copied_a_call = 4 << 20, 64 << 10, Family::Cdna | Family::Rdna2 => 1 << 20;
+        Modelled {
+            measured: "H200 and a Xeon's core: a call takes 4 us, in which they copy 8 MB and 64 KB",
+            modelled: "in a launch's time, MI250X copies 1.2 MB and RX 6900 XT 0.8",
+        };
         "bytes worth copying to save one call of rocBLAS";
     conv_patch_bytes = 64 << 20, 64 << 20;
         Guess("as many keep any device busy");

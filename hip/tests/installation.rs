@@ -238,14 +238,20 @@ fn an_explicit_folder_comes_first_and_need_not_be_complete() {
 #[test]
 fn packed_kernels_do_not_stand_for_catalogues_that_rocblas_opens() {
     let libraries = Libraries::make("packed", 71_400_000);
+    let [hip, hiprtc, rocblas, miopen] = SONAMES;
+    let wheel = "venv/lib/python3.13/site-packages/_rocm_sdk_libraries";
     libraries.copy("rocm/core-10.0/lib", SONAMES);
-    libraries.file("rocm/core-10.0/.kpack/blas_lib_gfx1030.kpack");
-    let root = ("ROCM_PATH", "rocm");
-    says(&libraries.run("rocblas", &[root]), &["no kernels for gfx1030", "core-10.0/lib/rocblas/library"]);
-    // A rocBLAS that has no name of a catalogue has its kernels elsewhere.
-    let core: PathBuf = Path::new(&libraries.0.path("rocm/core-10.0")).into();
-    make_library(&core, SONAMES[2], rocblas_sys::Rocblas::REQUIRED, 0, &[]);
-    assert_eq!(libraries.run("rocblas", &[root]), "Ok(())");
+    libraries.copy(&wheel.replace("libraries", "core/lib"), [hip, hiprtc, "", ""]);
+    libraries.copy(&format!("{wheel}/lib"), ["", "", rocblas, miopen]);
+    for (variable, folder) in [(("ROCM_PATH", "rocm"), "rocm/core-10.0"), (("VIRTUAL_ENV", "venv"), wheel)] {
+        libraries.file(&format!("{folder}/.kpack/blas_lib_gfx1030.kpack"));
+        let kernels = format!("{folder}/lib/rocblas/library");
+        says(&libraries.run("rocblas", &[variable]), &["no kernels for gfx1030", &kernels]);
+        // A rocBLAS that has no name of a catalogue has its kernels elsewhere.
+        let prefix: PathBuf = Path::new(&libraries.0.path(folder)).into();
+        make_library(&prefix, rocblas, rocblas_sys::Rocblas::REQUIRED, 0, &[]);
+        assert_eq!(libraries.run("rocblas", &[variable]), "Ok(())");
+    }
 }
 
 #[test]

@@ -12,7 +12,8 @@ for root; do roots+=("$(realpath "$root")"); done
 cd "$(dirname "$(realpath "$0")")/../.."
 
 said=$(mktemp -d)
-trap 'rm -rf "$said"' EXIT
+linked=''
+trap 'rm -rf "$said" ${linked:+"$linked"}' EXIT
 # LOADER, DEVICE_INFO and RCCL name the programs where they are built already.
 loader=${LOADER:-} info=${DEVICE_INFO:-} rccl=${RCCL:-}
 if [ -z "$loader" ] || [ -z "$info" ] || [ -z "$rccl" ]; then
@@ -28,6 +29,10 @@ for root in "${roots[@]}"; do
     version=$(sed -n 's/^#define HIP_VERSION_MAJOR *//p; s/^#define HIP_VERSION_MINOR *//p' \
         "$root/usr/include/hip/hip_version.h" | paste -sd.)
     echo "== ROCm $version: $root"
+    # Below, /opt/rocm imitates AMD's packages. An interrupted run leaves it behind.
+    packages=burn-rocm/layouts/rocm
+    [ "$(readlink "$root/opt/rocm")" != $packages ] || rm "$root/opt/rocm"
+    [ ! -e "$root/opt/rocm" ] || { echo "$root/opt/rocm exists; its place is needed for an imitation" >&2; exit 1; }
     install -D -t "$root/opt/burn-rocm" "$loader" "$info" "$rccl"
     # Prints a program's standard output and keeps its standard error.
     inside() { env -i HOME=/opt/burn-rocm "$@" 2>"$said/errors"; }
@@ -69,7 +74,8 @@ for root in "${roots[@]}"; do
     fi
 
     # AMD's layouts, imitated by links to this root's libraries: the sonames alone, without development links. Each
-    # library is loaded from the layout, and none from Debian's folder.
+    # library is loaded from the layout, and none from Debian's folder. The last layout is a link to the first, where
+    # AMD's packages lie; no variable names it.
     libraries=/usr/lib/x86_64-linux-gnu
     layouts=/opt/burn-rocm/layouts
     rm -rf "${root:?}$layouts"
@@ -83,24 +89,32 @@ for root in "${roots[@]}"; do
             done
         done
     }
-    links $layouts/rocm/core-10.0/lib libamdhip64 libhiprtc librocblas libMIOpen librccl
+    links $layouts/rocm/core-10.0/lib libamdhip64 libhiprtc librocblas libhipblaslt libMIOpen librccl
     links $site/_rocm_sdk_core/lib libamdhip64 libhiprtc
-    links $site/_rocm_sdk_libraries/lib librocblas libMIOpen librccl
-    for layout in "ROCM_PATH $layouts/rocm $layouts/rocm/core-10.0/lib" \
-        "VIRTUAL_ENV $layouts/venv $site/_rocm_sdk_core/lib and $site/_rocm_sdk_libraries/lib"; do
-        read -r variable folder expected <<<"$layout"
-        inside "$variable=$folder" "$chroot" "$root" /opt/burn-rocm/device-info >"$said/info" ||
-            fail "device-info failed with $variable"
-        not() { cat "$said/info" >&2; fail "with $variable: $1"; }
-        grep -qF "  ROCm in use: $expected ($variable)" "$said/info" || not "$expected is not in use"
-        grep -qE "^ *HIP: $version.*$layouts" "$said/info" || not "HIP was not loaded from there"
-        titles="(HIP|hipRTC|rocBLAS|MIOpen|RCCL)"
-        ! grep -qE "^ *$titles: .*, (/usr)?/lib/" "$said/info" || not "installations were mixed"
-        there=$(find "$root$layouts/${folder##*/}" -name 'lib*.so.*' | wc -l)
-        [ "$(grep -cE "^ *$titles: [0-9].*$layouts" "$said/info")" -ge "$there" ] ||
+    links $site/_rocm_sdk_libraries/lib librocblas libhipblaslt libMIOpen librccl
+    linked=$root/opt/rocm
+    ln -s "$packages" "$linked"
+    for layout in "ROCM_PATH|$layouts/rocm|$layouts/rocm/core-10.0/lib" \
+        "VIRTUAL_ENV|$layouts/venv|$site/_rocm_sdk_core/lib and $site/_rocm_sdk_libraries/lib" \
+        "AMD's packages|/opt/rocm|/opt/rocm/core-10.0/lib"; do
+        IFS='|' read -r origin folder expected <<<"$layout"
+        setting=()
+        case $origin in *_*) setting=("$origin=$folder") ;; esac
+        inside "${setting[@]}" "$chroot" "$root" /opt/burn-rocm/device-info >"$said/info" ||
+            fail "device-info failed with $origin"
+        not() { cat "$said/info" >&2; fail "with $origin: $1"; }
+        grep -qF "  ROCm in use: $expected ($origin)" "$said/info" || not "$expected is not in use"
+        grep -qE "^ *HIP: $version.*$folder/" "$said/info" || not "HIP was not loaded from there"
+        # hipBLASLt tells no version without a device.
+        titles="(HIP|hipRTC|rocBLAS|hipBLASLt|MIOpen|RCCL)"
+        ! grep -qE "^ *$titles: (.*, )?(/usr)?/lib/" "$said/info" || not "installations were mixed"
+        there=$(find "$root$folder/" -name 'lib*.so.*' | wc -l)
+        [ "$(grep -cE "^ *$titles: ([0-9][^,]*, )?$folder/" "$said/info")" -ge "$there" ] ||
             not "not every library was loaded"
+        echo "a layout of AMD, imitated, by $origin: $there libraries load from $expected"
     done
-    echo "the layouts of ROCm 10 and of AMD's wheels, imitated: $there libraries load from there"
+    rm "$linked"
+    linked=''
 
     # Whether rocBLAS has kernels for a chip. Without this test rocBLAS would end the process. Only for roots that hold
     # its kernels.
@@ -127,6 +141,11 @@ for root in "${roots[@]}"; do
 
     # In the wheels' layout: no kernels before the device files are there, then those of one chip.
     wheel() { rocblas VIRTUAL_ENV=$layouts/venv "$chroot" "$root" /opt/burn-rocm/loader --rocblas gfx1030 gfx942; }
+    wheel
+    answers gfx1030 "NotAvailable: .*$site"
+    # Archives of a chip's code do not replace its catalogue.
+    mkdir -p "$root$site/_rocm_sdk_libraries/.kpack"
+    : >"$root$site/_rocm_sdk_libraries/.kpack/blas_lib_gfx1030.kpack"
     wheel
     answers gfx1030 "NotAvailable: .*$site"
     folder=$root$site/_rocm_sdk_libraries/lib/rocblas/library/gfx942

@@ -1,7 +1,6 @@
 //! Times products of batches that are not equally spaced in memory, in three ways: as `matmul`
 //! computes them, with one call for each batch, and with operands that are already packed (their
-//! copy is not timed). `COPIED_A_CALL` in `burn-rocm/src/ops/matmul/plan.rs` is based on these
-//! times.
+//! copy is not timed). `copied_a_call` in `hip/src/defaults.rs` is based on these times.
 //!
 //! `product_batches [ROUNDS]` prints a row for each size and dtype: the launches, and the median
 //! microseconds of ROUNDS (default 20) rounds. A GPU is timed by device events, the CPU device by
