@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compiles every kernel of the table by AMD's own hipRTC, as the product does, without a GPU. Checks that there is no
 # scratch, no spill, room for enough waves, 16 bytes per access where it matters, no product fused with a sum across a
-# chain's steps, and no header on disk; measures time.
+# chain's steps, products on matrix cores in the kernels written for them, and no header on disk; measures time.
 #
 #   kernels.sh ROOT [--arch a,b | --full | --changed] [--family f,g] [--write] [--keep FILE] [--objects FOLDER]
 #

@@ -77,6 +77,17 @@ pub(crate) fn fused(text: &str) -> HashMap<String, u32> {
     found
 }
 
+/// How many products of tiles each symbol has on matrix cores: MFMA of CDNA, WMMA of RDNA 3 and 4.
+pub(crate) fn matrix_products(text: &str) -> HashMap<String, u32> {
+    let mut found: HashMap<String, u32> = HashMap::new();
+    for_each_instruction(text, |symbol, instruction| {
+        if instruction.starts_with("v_mfma_") || instruction.starts_with("v_wmma_") {
+            *found.entry(symbol.to_owned()).or_default() += 1;
+        }
+    });
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,6 +114,16 @@ mod tests {
             \tv_dual_mul_f32 v0, v1, v2 :: v_dual_fmac_f32 v3, v4, v5\n\n<_Z1cv>:\n\ts_endpgm\n";
         let found = fused(text);
         assert_eq!((found["_Z1av"], found["_Z1bv"]), (7, 2));
+        assert!(!found.contains_key("_Z1cv"));
+    }
+    #[test]
+    fn products_of_both_kinds_of_matrix_cores_are_counted() {
+        let text = "<_Z1av>:\n\tv_mfma_f32_16x16x16_f16 v[0:3], v[4:5], v[6:7], v[0:3]\n\
+            \tv_mfma_f32_16x16x8bf16 a[0:3], v4, v5, a[0:3]\n\tv_accvgpr_read_b32 v0, a0\n\ts_endpgm\n\n\
+            <_Z1bv>:\n\tv_wmma_f32_16x16x16_bf16 v[0:7], v[8:15], v[16:23], v[0:7]\n\n\
+            <_Z1cv>:\n\tv_fma_f32 v0, v1, v2, v3\n\ts_endpgm\n";
+        let found = matrix_products(text);
+        assert_eq!((found["_Z1av"], found["_Z1bv"]), (2, 1));
         assert!(!found.contains_key("_Z1cv"));
     }
 }

@@ -16,6 +16,7 @@
 
 mod architecture;
 mod assembly;
+mod cores;
 mod notes;
 mod report;
 mod rules;

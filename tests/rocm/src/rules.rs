@@ -3,6 +3,7 @@
 use hip::Template;
 
 use crate::architecture::Architecture;
+use crate::cores::on_cores;
 use crate::wide::wide;
 use crate::work::Compiled;
 
@@ -81,6 +82,13 @@ pub(crate) fn violations(architecture: &Architecture, compiled: &Compiled) -> Ve
     {
         let what = format!("{fused} fused multiply-adds, but {least} with `-ffp-contract=off`");
         found.push(("fused", what));
+    }
+    if let (Some(products), Some(wanted)) =
+        (compiled.products, on_cores(architecture, template_of(&compiled.kernel)))
+        && (products > 0) != wanted
+    {
+        let expected = if wanted { "at least one" } else { "none" };
+        found.push(("cores", format!("{products} products on matrix cores, where {expected} is expected")));
     }
     found
 }
@@ -166,7 +174,8 @@ mod tests {
 
     fn compiled(kernel: &str, notes: Notes, accesses: Option<Accesses>) -> Compiled {
         let (architecture, family) = ("gfx1030".into(), "binary".into());
-        Compiled { architecture, family, sources: 0, kernel: kernel.into(), notes, accesses, fused: None }
+        let (kernel, sources, fused, products) = (kernel.into(), 0, None, None);
+        Compiled { architecture, family, sources, kernel, notes, accesses, fused, products }
     }
 
     fn plain() -> Notes {
@@ -207,6 +216,32 @@ mod tests {
         let found = violations(gfx1030, &chain([295, 288]));
         let what = "295 fused multiply-adds, but 288 with `-ffp-contract=off`";
         assert_eq!(found, [("fused", what.to_owned())]);
+    }
+
+    #[test]
+    fn an_empty_kernel_passes_only_where_there_are_no_matrix_cores() {
+        for architecture in ARCHITECTURES {
+            let kinds = |kernel: &str, products| -> Vec<&str> {
+                let notes = Notes { vgprs: 8, ..plain() };
+                let one = Compiled { products: Some(products), ..compiled(kernel, notes, None) };
+                violations(architecture, &one).into_iter().map(|(kind, _)| kind).collect()
+            };
+            let of = |start| architecture.name.starts_with(start);
+            let cdna = ["gfx908", "gfx90a", "gfx942", "gfx950"].contains(&architecture.name);
+            for (kernel, multiplies) in [
+                ("attention_matrix<f16, 64, 0>", cdna || of("gfx11") || of("gfx12")),
+                ("attention_matrix_backward<bf16, 96, 1, 0>", cdna || of("gfx11") || of("gfx12")),
+                ("few_codes<Int4, f16, 2, 1>", cdna || of("gfx12")),
+            ] {
+                let [empty, full] = [kinds(kernel, 0), kinds(kernel, 32)];
+                let (fails, passes) = if multiplies { (empty, full) } else { (full, empty) };
+                assert_eq!(fails, ["cores"], "{kernel} on {}", architecture.name);
+                assert!(passes.is_empty(), "{kernel} on {}: {passes:?}", architecture.name);
+            }
+        }
+        // `decode_matrix` and the dots of attention's gradient have no such rule.
+        let dots = compiled("attention_matrix_dots<f16>", Notes { vgprs: 8, ..plain() }, None);
+        assert!(violations(&ARCHITECTURES[0], &dots).is_empty());
     }
 
     #[test]

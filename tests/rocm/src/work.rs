@@ -14,7 +14,8 @@ use hip::{Compiler, KernelName, Template};
 use hip_kernels::{Family, HEADERS};
 use serde::{Deserialize, Serialize};
 
-use crate::assembly::{Accesses, accesses, disassembly, fused};
+use crate::assembly::{Accesses, accesses, disassembly, fused, matrix_products};
+use crate::cores::is_counted;
 use crate::made_with;
 use crate::notes::{Notes, notes_of};
 use crate::wide::wide;
@@ -47,6 +48,8 @@ pub(crate) struct Compiled {
     /// Its fused multiply-adds: as compiled, and with `-ffp-contract=off`. `None` if no rule is
     /// about them.
     pub(crate) fused: Option<[u32; 2]>,
+    /// Its products on matrix cores; `None` if no rule is about them.
+    pub(crate) products: Option<u32>,
 }
 
 /// What a job does with its kernels.
@@ -85,8 +88,8 @@ struct Job {
     first: usize,
 }
 
-/// A hash of everything that determines a family's code objects: the compiler, its options, the
-/// source, the included headers, and the requested instantiations.
+/// A hash of everything that determines a family's results: the compiler, its options, the source,
+/// the included headers, the requested instantiations, and which of their instructions are counted.
 pub(crate) fn sources_of(family: &Family) -> u64 {
     let mut hasher = DefaultHasher::new();
     (made_with().ok(), Compiler::OPTIONS, family.source).hash(&mut hasher);
@@ -104,6 +107,12 @@ pub(crate) fn sources_of(family: &Family) -> u64 {
     }
     // As text: the enums' numbers change with every template that is inserted before them.
     family.instantiations().for_each(|name| name.to_string().hash(&mut hasher));
+    if family.rules.iter().any(|rule| is_counted(rule.template)) {
+        "products".hash(&mut hasher);
+    }
+    if family.instantiations().any(|name| rounds_each_step(&name)) {
+        "fused".hash(&mut hasher);
+    }
     hasher.finish()
 }
 
@@ -232,7 +241,8 @@ pub(crate) fn worker(mode: Mode, architecture: &str, family: &str, first: &str) 
     let notes: HashMap<String, Notes> =
         notes_of(&object.code)?.into_iter().map(|notes| (notes.symbol.clone(), notes)).collect();
     let rounded: Vec<KernelName> = names.iter().copied().filter(rounds_each_step).collect();
-    let is_read = !rounded.is_empty() || names.iter().any(|name| wide(name).is_some());
+    let counts = |name: &KernelName| wide(name).is_some() || is_counted(name.template());
+    let is_read = !rounded.is_empty() || names.iter().any(counts);
     let text = match mode == Mode::Read && is_read {
         true => disassembled(&object.code)?,
         false => String::new(),
@@ -245,6 +255,7 @@ pub(crate) fn worker(mode: Mode, architecture: &str, family: &str, first: &str) 
         false => String::new(),
     };
     let (accesses, fusions) = (accesses(&text), [fused(&text), fused(&unfused)]);
+    let products = matrix_products(&text);
     let sources = sources_of(family);
     for (name, symbol) in names.iter().zip(&object.symbols) {
         let notes = notes.get(symbol).ok_or_else(|| format!("{name}: no notes"))?.clone();
@@ -253,6 +264,8 @@ pub(crate) fn worker(mode: Mode, architecture: &str, family: &str, first: &str) 
         let is_rounded = mode == Mode::Read && rounds_each_step(name);
         let of_symbol = |all: &HashMap<String, u32>| all.get(symbol).copied().unwrap_or_default();
         let fused = is_rounded.then(|| fusions.each_ref().map(of_symbol));
+        let is_on_cores = mode == Mode::Read && is_counted(name.template());
+        let products = is_on_cores.then(|| of_symbol(&products));
         let compiled = Compiled {
             architecture: architecture.to_owned(),
             family: family.name.to_owned(),
@@ -261,6 +274,7 @@ pub(crate) fn worker(mode: Mode, architecture: &str, family: &str, first: &str) 
             notes,
             accesses,
             fused,
+            products,
         };
         println!("{}", serde_json::to_string(&compiled).map_err(|error| error.to_string())?);
     }
