@@ -9,6 +9,8 @@ mod again;
 mod global;
 #[path = "parallel22/layers.rs"]
 mod layers;
+#[path = "parallel22/loader.rs"]
+mod loader;
 #[path = "parallel22/tied.rs"]
 mod tied;
 #[path = "parallel22/units.rs"]
@@ -28,20 +30,35 @@ use burn_rocm_nn_022::parallel::{
 use burn_rocm_nn_022::{BatchNorm, BatchNormConfig, LayerNorm, LayerNormConfig};
 
 /// Runs a test in processes with two and with four devices, in which a collective that never ends
-/// is an error after 20 seconds. In such a process, returns the number.
+/// is an error after a time. In such a process, returns the number. If `BURN_ROCM_PROVIDER` names another
+/// provider, the one process has all devices of it.
 fn devices(test: &str) -> Option<usize> {
     devices_with(test, &[])
 }
 
 /// [`devices`] with more variables.
 fn devices_with(test: &str, more: &[(&str, &str)]) -> Option<usize> {
-    const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
-    if let Ok(count) = std::env::var(DEVICES) {
+    const CHILD: &str = "PARALLEL22_TEST_CHILD";
+    if let Ok(count) = std::env::var(CHILD) {
         return Some(count.parse().unwrap());
     }
-    for count in ["2", "4"] {
-        let environment =
-            [(DEVICES, count), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_COLLECTIVE_TIMEOUT", "20")];
+    let named = std::env::var("BURN_ROCM_PROVIDER").unwrap_or_default();
+    let (provider, counts, timeout) = match named.as_str() {
+        "" | "cpu" => ("cpu", vec!["2".to_owned(), "4".to_owned()], "20"),
+        name => {
+            let count = RocmDevice::all().unwrap().len();
+            assert!(count >= 2, "the {name} provider has {count} devices, and collectives need 2");
+            // A GPU compiles kernels while the other ranks wait.
+            (name, vec![count.to_string()], "120")
+        }
+    };
+    for count in &counts {
+        let environment = [
+            (CHILD, count.as_str()),
+            ("BURN_ROCM_CPU_DEVICES", count),
+            ("BURN_ROCM_PROVIDER", provider),
+            ("BURN_ROCM_COLLECTIVE_TIMEOUT", timeout),
+        ];
         again::again(&["--exact", test], &[&environment, more].concat());
     }
     None

@@ -1,8 +1,10 @@
 //! Burn 0.22's `DistributedOps` on tensors without autodiff, as Burn's autodiff calls them, on the
-//! CPU provider with two and four devices.
+//! CPU provider with two and four devices. If `BURN_ROCM_PROVIDER` names another provider, its devices
+//! are used instead.
 #![allow(missing_docs, clippy::unwrap_used, clippy::useless_conversion)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 #[expect(unreachable_pub, reason = "the file is a module of a library, too")]
@@ -24,10 +26,33 @@ fn devices(test: &str) -> Option<Vec<BurnDevice>> {
     if let Ok(count) = std::env::var(CHILD) {
         return Some((0..count.parse().unwrap()).map(|index| RocmDevice::new(index).into()).collect());
     }
-    for count in ["2", "4"] {
-        again::again(&["--exact", test], &environment(count, "20"));
+    for count in sizes() {
+        // A GPU compiles kernels while the other ranks wait.
+        let timeout = if provider() == "cpu" { "20" } else { "120" };
+        again::again(&["--exact", test], &environment(&count, timeout));
     }
     None
+}
+
+/// The provider that the tests run on.
+fn provider() -> &'static str {
+    static PROVIDER: LazyLock<String> = LazyLock::new(|| {
+        let named = std::env::var("BURN_ROCM_PROVIDER").ok().filter(|name| !name.is_empty());
+        named.unwrap_or("cpu".into())
+    });
+    &PROVIDER
+}
+
+/// The numbers of devices to test: two and four on the CPU provider, else all that the provider has.
+fn sizes() -> Vec<String> {
+    match provider() {
+        "cpu" => vec!["2".into(), "4".into()],
+        name => {
+            let count = RocmDevice::all().unwrap().len();
+            assert!(count >= 2, "the {name} provider has {count} devices, and collectives need 2");
+            vec![count.to_string()]
+        }
+    }
 }
 
 /// The number of devices in a process that a test has started. Not a variable that users may have
@@ -40,7 +65,7 @@ fn environment<'a>(count: &'a str, timeout: &'a str) -> [(&'static str, &'a str)
     [
         (CHILD, count),
         ("BURN_ROCM_CPU_DEVICES", count),
-        ("BURN_ROCM_PROVIDER", "cpu"),
+        ("BURN_ROCM_PROVIDER", provider()),
         ("BURN_ROCM_COLLECTIVE_TIMEOUT", timeout),
     ]
 }
@@ -85,7 +110,9 @@ fn tensors_of_every_device_are_reduced() {
 fn a_device_that_never_comes_is_an_error() {
     const TEST: &str = "a_device_that_never_comes_is_an_error";
     if std::env::var_os(CHILD).is_none() {
-        again::again(&["--exact", TEST], &environment("2", "1"));
+        // It also bounds the forming of the group, which takes longer between GPUs.
+        let timeout = if provider() == "cpu" { "1" } else { "20" };
+        again::again(&["--exact", TEST], &environment("2", timeout));
         return;
     }
     let devices: [BurnDevice; 2] = [0, 1].map(|index| RocmDevice::new(index).into());

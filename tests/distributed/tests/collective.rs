@@ -15,7 +15,7 @@ use burn_rocm::{Rocm as Backend, RocmDevice};
 
 use crate::again::again;
 use crate::model::{BATCH, Batch, Batches, Item, Model, agree, divided, items};
-use crate::{CHILD, environment};
+use crate::{CHILD, environment, sizes, timeout};
 
 /// A generator of numbers in [-1, 1): SplitMix64.
 struct Random(u64);
@@ -80,8 +80,8 @@ fn reduced(
 fn sums_of_peers_are_those_in_f64() {
     const TEST: &str = "collective::sums_of_peers_are_those_in_f64";
     let Ok(count) = std::env::var(CHILD) else {
-        for count in ["2", "3", "4"] {
-            again(&["--exact", TEST], &environment(count, "20"));
+        for count in sizes(&["2", "3", "4"]) {
+            again(&["--exact", TEST], &environment(&count, timeout()));
         }
         return;
     };

@@ -1,5 +1,6 @@
 //! Burn's collectives on several devices, and burn-train's data parallel `Learner`. Its losses must
-//! be those of one device with batches as large as those of all devices together.
+//! be those of one device with batches as large as those of all devices together. The devices are the
+//! CPU provider's, unless `BURN_ROCM_PROVIDER` names another one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -16,7 +17,7 @@ use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData, activation};
 use burn::train::{
     ExecutionStrategy, InferenceStep, Learner, MultiDeviceOptim, SupervisedTraining, TrainOutput, TrainStep,
 };
-use burn_cubecl::{RocmError, take_last_error};
+use burn_cubecl::{RocmDevice, RocmError, take_last_error};
 
 use crate::again::again;
 
@@ -27,9 +28,19 @@ fn devices(test: &str) -> Option<Vec<Device>> {
     if let Ok(count) = std::env::var(DEVICES) {
         return Some((0..count.parse().expect("a number")).map(Device::rocm).collect());
     }
-    for count in ["2", "4"] {
+    let provider = std::env::var("BURN_ROCM_PROVIDER").unwrap_or_default();
+    let (provider, counts, timeout) = match provider.as_str() {
+        "" | "cpu" => ("cpu", vec!["2".to_string(), "4".to_string()], "20"),
+        // A GPU compiles kernels while the other ranks wait.
+        name => {
+            let count = RocmDevice::all().expect("the provider starts").len();
+            assert!(count >= 2, "the {name} provider has {count} devices, and collectives need 2");
+            (name, vec![count.to_string()], "120")
+        }
+    };
+    for count in counts {
         let environment =
-            [(DEVICES, count), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_COLLECTIVE_TIMEOUT", "20")];
+            [(DEVICES, &*count), ("BURN_ROCM_PROVIDER", provider), ("BURN_ROCM_COLLECTIVE_TIMEOUT", timeout)];
         again(&["--exact", test], &environment);
     }
     None

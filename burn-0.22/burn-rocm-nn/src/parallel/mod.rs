@@ -188,7 +188,8 @@ impl DataParallel {
     ///
     /// The gradients are reduced in buckets, each by one call of the library. Gradients of at
     /// least a 25th of a bucket are reduced in their own memory, unless something else holds it.
-    /// One launch packs up to 55 of the others. With the overlap, a bucket is reduced as soon as
+    /// One launch packs up to 55 of the others; on a GPU, those that are not whole units of 16 bytes
+    /// have a launch of their own. With the overlap, a bucket is reduced as soon as
     /// the device has computed its gradients, beside the rest of the pass that
     /// [`backward`](Self::backward) enqueued. If something else used the gradients too, such as
     /// an accumulation or a conversion after the pass, it waits for all earlier work. The host

@@ -50,6 +50,10 @@ pub struct Part {
 /// The order of the samples depends on the seed, the epoch and the length of the dataset only. So
 /// the global batches are the same for every number of ranks, and so is each rank's part for every
 /// number of threads that load its samples. All ranks take the same number of steps.
+///
+/// Several workers of Burn's `DataLoader` give batches in the order in which they finish. If a
+/// loader's items are the parts, keep each one's step with it and sort by it, or use one worker:
+/// all ranks must take the parts of one step together.
 #[derive(Clone, Debug)]
 pub struct Shards {
     samples: usize,

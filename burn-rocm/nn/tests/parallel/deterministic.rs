@@ -1,4 +1,4 @@
-//! Two runs of the same training with `BURN_ROCM_DETERMINISTIC=1`.
+//! Runs of the same training with `BURN_ROCM_DETERMINISTIC=1` and without.
 
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::optim::Optimizer;
@@ -61,7 +61,8 @@ fn bits(ranks: DataParallel) -> Vec<u32> {
 fn two_runs_of_data_parallel_training_have_the_same_bits() {
     const NAME: &str = "deterministic::two_runs_of_data_parallel_training_have_the_same_bits";
     if std::env::var_os(CHILD).is_some() {
-        assert!(hip::deterministic());
+        let asked = std::env::var("BURN_ROCM_DETERMINISTIC").unwrap();
+        assert_eq!(hip::deterministic(), asked == "1");
         let found = on_ranks(2, bits);
         assert_eq!(found[0], found[1], "the same bits on every rank");
         let text: Vec<String> = found[0].iter().map(|bits| format!("{bits:08x}")).collect();
@@ -69,20 +70,35 @@ fn two_runs_of_data_parallel_training_have_the_same_bits() {
         return;
     }
     let provider = std::env::var("BURN_ROCM_PROVIDER").unwrap_or_default();
-    let run = || {
+    let run = |deterministic: &str, more: &[(&str, &str)]| {
         let environment = [
             (CHILD, "1"),
             ("BURN_ROCM_PROVIDER", if provider.is_empty() { "cpu" } else { &provider }),
-            ("BURN_ROCM_DETERMINISTIC", "1"),
+            ("BURN_ROCM_DETERMINISTIC", deterministic),
             ("BURN_ROCM_CPU_DEVICES", "2"),
             ("BURN_ROCM_COLLECTIVE_TIMEOUT", "60"),
         ];
-        let text = again(&["--exact", NAME, "--nocapture"], &environment);
+        let text = again(&["--exact", NAME, "--nocapture"], &[&environment, more].concat());
         let line = text.lines().find_map(|line| line.strip_prefix("bits ").map(str::to_owned));
         line.unwrap_or_else(|| panic!("no bits in {text}"))
     };
-    let first = run();
-    let losses: std::collections::BTreeSet<_> = first.split(' ').take(STEPS).collect();
-    assert_eq!(losses.len(), STEPS, "the steps differ: {losses:?}");
-    assert_eq!(run(), first);
+    // Also with blocks of many threads, which add by atomics without the setting.
+    let lockstep = [("BURN_ROCM_CPU_WAVE", "32"), ("BURN_ROCM_CPU_THREADS", "4")];
+    let mut ways: Vec<&[(&str, &str)]> = vec![&[][..]];
+    if on_cpu() {
+        ways.push(&lockstep);
+    }
+    for (way, more) in ways.into_iter().enumerate() {
+        let first = run("1", more);
+        let losses: std::collections::BTreeSet<_> = first.split(' ').take(STEPS).collect();
+        assert_eq!(losses.len(), STEPS, "the steps differ: {losses:?}");
+        assert_eq!(run("1", more), first, "{more:?}");
+        // The CPU device adds in order anyway, if its blocks have one thread.
+        if way > 0 || !on_cpu() {
+            // Few cores may take the blocks in order each time, so the CPU device's bits may be the same.
+            let differs = (0..5).any(|_| run("0", more) != first);
+            println!("without the setting: {more:?}, other bits: {differs}");
+            assert!(differs || on_cpu(), "without the setting: {more:?}");
+        }
+    }
 }

@@ -5,6 +5,7 @@
 mod batch_norm;
 mod captured;
 mod checkpoint;
+mod decoder;
 mod deterministic;
 mod divided;
 mod failures;
@@ -45,13 +46,18 @@ pub(crate) fn devices(test: &str) -> Option<usize> {
     devices_with(test, &[])
 }
 
+/// Whether no other provider than the CPU device is named.
+pub(crate) fn on_cpu() -> bool {
+    std::env::var("BURN_ROCM_PROVIDER").map_or(true, |name| ["", "cpu"].contains(&name.as_str()))
+}
+
 /// [`devices`] with more variables.
 pub(crate) fn devices_with(test: &str, more: &[(&str, &str)]) -> Option<usize> {
     const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
     if let Ok(count) = std::env::var(DEVICES) {
         return Some(count.parse().unwrap());
     }
-    if std::env::var("BURN_ROCM_PROVIDER").is_ok_and(|provider| !["", "cpu"].contains(&provider.as_str())) {
+    if !on_cpu() {
         return Some(RocmDevice::all().unwrap().len());
     }
     for count in ["2", "4"] {
@@ -60,6 +66,13 @@ pub(crate) fn devices_with(test: &str, more: &[(&str, &str)]) -> Option<usize> {
         again(&["--exact", test], &[&environment, more].concat());
     }
     None
+}
+
+/// The launches that pack a bucket. If the device's blocks have many threads, one launch packs the tensors
+/// whose size is a multiple of 16 bytes, and another one packs the rest.
+pub(crate) fn packing_launches(device: &RocmDevice) -> u64 {
+    let device = hip::Device::get(device.index).unwrap();
+    if device.info().max_threads_per_block > 1 { 2 } else { 1 }
 }
 
 /// Runs a function on each of `count` devices, in a thread for each.

@@ -4,6 +4,7 @@ use burn::module::ModuleMapper;
 use burn::optim::Optimizer;
 use burn::optim::momentum::MomentumConfig;
 use burn::tensor::FloatDType;
+use burn_rocm::memory_summary;
 use burn_rocm_nn::amp::Precision;
 use burn_rocm_nn::optim::{AdamConfig, AdamWConfig, OptimizerConfig, SgdConfig};
 use burn_rocm_nn::parallel::{ShardedOptimizer, Shards, Share, clip_global_norm};
@@ -134,6 +135,56 @@ fn a_divided_step_clips_by_the_norm_of_all_gradients() {
 }
 
 type S = Autodiff<Rocm>;
+
+/// A rank keeps its part of Adam's two moments, and has its part of the averaged gradients. The
+/// parameters stay whole.
+#[test]
+fn states_and_gradients_take_the_divided_memory() {
+    let Some(count) = devices("sharded::states_and_gradients_take_the_divided_memory") else { return };
+    const LAYERS: usize = 16;
+    const SIDE: usize = 128;
+    const LAYER: usize = SIDE * SIDE * 4;
+    on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let memory = || {
+            device.synchronize().unwrap();
+            memory_summary(&device).unwrap().allocated
+        };
+        let linear = |_| LinearConfig::new(SIDE, SIDE).with_bias(false).init::<S>(&device);
+        let mut net: Vec<Linear<S>> = ranks.broadcast::<S, _>((0..LAYERS).map(linear).collect());
+        // A layer in a bucket.
+        let mut optimizer = ShardedOptimizer::new(&ranks, AdamWConfig::new()).with_bucket_bytes(LAYER);
+        let x = Tensor::<S, 2>::ones([1, SIDE], &device);
+        // Each layer by itself, so that the pass keeps nothing behind it.
+        let gradients = |net: &Vec<Linear<S>>| {
+            let loss = net.iter().map(|layer| layer.forward(x.clone()).mean()).reduce(|a, b| a + b);
+            ranks.backward(net, loss)
+        };
+        let grads = gradients(&net);
+        net = optimizer.step(1e-3, net, grads, Share::EVEN);
+        // The parameters, this rank's parts of both moments, and the input.
+        let (whole, part) = (LAYERS * LAYER, LAYERS * LAYER / ranks.size());
+        let kept = memory().bytes;
+        assert!(kept >= whole + 2 * part, "{kept} bytes, {whole} of all parameters");
+        // The pool rounds blocks up, less than half a layer for all of them.
+        assert!(kept <= whole + 2 * part + LAYER / 2, "{kept} bytes, {whole} of all parameters");
+
+        let grads = gradients(&net);
+        let before = memory().bytes;
+        assert!(before >= kept + whole, "this rank's own gradients: {before}");
+        device.reset_peak_memory().unwrap();
+        net = optimizer.step(1e-3, net, grads, Share::EVEN);
+        let peak = memory().peak;
+        // While the gradients are reduced, up to two packed layers and a part. While the parameters are
+        // gathered, the new ones beside the old ones, and this rank's part of them and of the averaged
+        // gradients: all other gradients are gone.
+        let reducing = before + 3 * LAYER;
+        let gathering = kept + whole + 2 * part;
+        assert!(peak <= reducing.max(gathering) + LAYER / 2, "{peak} bytes, {before} before");
+        assert!(memory().bytes <= kept + LAYER / 2, "{:?}", memory());
+        drop(net);
+    });
+}
 
 /// A loss of a model in bf16, the same on every rank.
 fn half_loss(model: &Linear<S>, device: &RocmDevice, step: usize) -> Tensor<S, 1> {
