@@ -1,6 +1,8 @@
 //! Small random models of each family give the logits and the greedy text of `transformers`
 //! (`tests/llama/references.py`).
 
+#[path = "families/fp8.rs"]
+mod fp8;
 mod shared;
 
 use std::path::{Path, PathBuf};

@@ -235,6 +235,19 @@ fn keys_of_the_rotary_embedding_are_read_or_refused() {
 }
 
 #[test]
+fn mixtures_of_experts_are_refused() {
+    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("experts.gguf");
+    let open = |experts: u32| {
+        let pairs = [("llama.expert_count", Meta::Count(experts))];
+        std::fs::write(&copy, changed("llama.gguf", &pairs, None)).expect("a file");
+        Gguf::open(&copy)
+    };
+    open(0).expect("a model without experts");
+    let error = open(8).expect_err("an error").to_string();
+    assert!(error.contains("a mixture of experts is not supported"), "{error}");
+}
+
+#[test]
 fn tensors_that_nobody_reads_are_refused() {
     let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unread.gguf");
     let load = |tensor| {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use burn::backend::Autodiff;
+use burn::module::AutodiffModule;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use burn_rocm::{Rocm, RocmDevice};
@@ -133,7 +134,7 @@ fn decoders_of_models_with_adapters_are_those_of_peft() {
 
 #[test]
 fn decoders_have_the_logits_of_transformers() {
-    let families = ["gemma3", "llama-biases", "llama3", "mistral", "nemo", "qwen2", "qwen3"];
+    let families = ["gemma2", "gemma3", "llama-biases", "llama3", "mistral", "nemo", "qwen2", "qwen3"];
     for name in families {
         let Expected { prompt, logits, .. } =
             Expected::read(&tests().join("models").join(name).join("expected.safetensors"));
@@ -142,15 +143,94 @@ fn decoders_have_the_logits_of_transformers() {
         let decoder = Decoder::<Train>::load(&config, &source, Trained::All, &device, DType::F32);
         // Two sequences, of which neither sees the other.
         let places = Places::new(&config, [2, prompt.len()], &device, DType::F32);
-        let found = decoder.expect("a decoder").forward(ids(&prompt, 2), &places);
-        let found: Vec<f32> = found.into_data().to_vec().expect("logits in f32");
-        let worst = largest(&found, &[logits.clone(), logits].concat());
-        println!("{name}: logits differ by at most {worst:e}");
-        assert!(worst <= 1e-4, "{name}: {worst:e}");
+        let decoder = decoder.expect("a decoder");
+        let trained = decoder.forward(ids(&prompt, 2), &places).inner();
+        // Without a gradient, as held-out texts are read.
+        let places = Places::new(&config, [2, prompt.len()], &device, DType::F32);
+        let evaluated = decoder.valid().forward(ids::<Train>(&prompt, 2).inner(), &places);
+        let logits = [logits.clone(), logits].concat();
+        for (what, found) in [("trained", trained), ("evaluated", evaluated)] {
+            let found: Vec<f32> = found.into_data().to_vec().expect("logits in f32");
+            let worst = largest(&found, &logits);
+            println!("{name}, {what}: logits differ by at most {worst:e}");
+            assert!(worst <= 1e-4, "{name}, {what}: {worst:e}");
+        }
     }
+}
+
+/// The derivative of a loss along the gradient of all adapters, against differences of losses in f64
+/// of fourth order. Those of twice the step tell how far they are off: 16 times as far, so a 15th of
+/// what the two differ by. The bound is twice that and the losses' rounding.
+#[test]
+fn gradients_with_softcaps_are_differences_of_losses() {
+    const STEP: f64 = 1e-3;
     let (config, source) = open("gemma2");
-    let refused = Decoder::<Train>::load(&config, &source, Trained::All, &RocmDevice::default(), DType::F32);
-    assert!(matches!(refused, Err(Error::Unsupported { .. })));
+    assert!(config.score_softcap.is_some());
+    let device = RocmDevice::default();
+    let lora = LoraConfig::new(2, Targets::All).build().expect("settings");
+    let new = Decoder::<Train>::load(&config, &source, Trained::Adapters(&lora), &device, DType::F64);
+    let new = new.expect("a decoder");
+    let pairs: Vec<(String, PeftPair)> =
+        new.adapted().map(|layer| layer.pair().expect("matrices").expect("an adapter")).collect();
+    let seed = std::env::var("BURN_ROCM_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(3);
+    println!("seed {seed}");
+    let mut rng = Rng::new(seed);
+    let mut draw = |size: f64| -> Vec<[Vec<f64>; 2]> {
+        let mut matrix = |matrix: &PeftMatrix| -> Vec<f64> {
+            let [rows, columns] = matrix.shape;
+            (0..rows * columns).map(|_| size * (2.0 * rng.uniform() - 1.0)).collect()
+        };
+        pairs.iter().map(|(_, pair)| [matrix(&pair.a), matrix(&pair.b)]).collect()
+    };
+    let values = draw(0.2);
+
+    // Two sequences, longer than the windows of 6 keys.
+    let prompt: Vec<u32> = (0..20).map(|at| 4 + at * 17 % 56).collect();
+    let (tokens, targets) = (&prompt[..19], &prompt[1..]);
+    let loss = |step: f64, along: &[[Vec<f64>; 2]]| {
+        let moved = pairs.iter().zip(&values).zip(along).map(|(((name, pair), values), along)| {
+            let matrix = |shape: [usize; 2], half: usize| {
+                let numbers = values[half].iter().zip(&along[half]).map(|(x, along)| x + step * along);
+                let bytes = numbers.flat_map(f64::to_le_bytes).collect();
+                PeftMatrix { shape, dtype: DType::F64, bytes }
+            };
+            (name.clone(), PeftPair { a: matrix(pair.a.shape, 0), b: matrix(pair.b.shape, 1) })
+        });
+        let peft = Peft::new(lora.clone(), moved.collect::<Vec<_>>()).expect("adapters");
+        let decoder = Decoder::<Train>::load(&config, &source, Trained::Again(&peft), &device, DType::F64);
+        let decoder = decoder.expect("a decoder");
+        let places = Places::new(&config, [2, 19], &device, DType::F64);
+        let logits = decoder.forward(ids(tokens, 2), &places);
+        let loss = CrossEntropyLoss::new(None, &device);
+        (loss.forward(logits, ids::<Train>(targets, 2).reshape([38])), decoder)
+    };
+    let number = |loss: Tensor<Train, 1>| loss.into_data().iter::<f64>().next().expect("a loss");
+    let (at, decoder) = loss(0.0, &values);
+    let grads = at.backward();
+    // Along the gradient, the loss changes by the gradient's length.
+    let mut along: Vec<[Vec<f64>; 2]> = decoder
+        .adapted()
+        .map(|layer| {
+            let adapter = layer.adapter.as_ref().expect("an adapter");
+            [&adapter.a, &adapter.b].map(|param| {
+                let grad = param.val().grad(&grads).expect("a gradient").transpose().into_data();
+                grad.iter::<f64>().collect()
+            })
+        })
+        .collect();
+    let found = along.iter().flatten().flatten().map(|x| x * x).sum::<f64>().sqrt();
+    assert!(found > 1e-3, "{found}: a gradient that changes the loss");
+    along.iter_mut().flatten().flatten().for_each(|x| *x /= found);
+
+    let change = |step: f64| number(loss(step, &along).0) - number(loss(-step, &along).0);
+    let derivative = |step: f64| (8.0 * change(step) - change(2.0 * step)) / (12.0 * step);
+    let (expected, coarse) = (derivative(STEP), derivative(2.0 * STEP));
+    // The fifth derivative's share grows by 2^4 with twice the step. The losses, of about 4, are rounded
+    // in f64, with up to 2^10 units of error, and differences of them are divided by the step.
+    let limit = 2.0 * (coarse - expected).abs() / 15.0 + 4.0 * 2f64.powi(-43) * 1.5 / STEP;
+    println!("{found}, by differences {expected}, at most {limit} apart");
+    assert!((found - expected).abs() <= limit, "{found}, by differences {expected}, limit {limit}");
+    assert!(limit < 1e-4 * found, "{limit}: differences that show the gradient");
 }
 
 /// The relative error of gradients, of each adapter's matrix as a whole. A rounding in f32 is wrong

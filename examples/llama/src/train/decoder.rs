@@ -10,6 +10,7 @@ use burn_rocm::RocmDevice;
 use burn_rocm_nn::attention::{PackedAttentionOptions, PackedSequences, packed_attention};
 use burn_rocm_nn::language::lora::{FrozenLinear, Lora, LoraLayer, Peft};
 use burn_rocm_nn::language::quant::{QuantLinear, RoundTo};
+use burn_rocm_nn::language::{AttentionRule, attention};
 use burn_rocm_nn::{RmsNorm, Silu};
 
 use crate::config::{Activation, Config, LayerConfig, Rope};
@@ -106,6 +107,8 @@ pub struct Layer<B: Backend> {
 #[derive(Clone, Debug)]
 pub struct Places<B: Backend> {
     sequences: PackedSequences<B>,
+    /// The number of sequences, and the tokens of each.
+    shape: [usize; 2],
     /// Cosines and sines for each rotary embedding, `[rows, 1, pairs]`.
     angles: Vec<[Tensor<B, 3>; 2]>,
 }
@@ -124,6 +127,7 @@ impl<B: Backend> Places<B> {
         };
         Self {
             sequences: PackedSequences::of_lengths(&vec![time; batch], device),
+            shape: [batch, time],
             angles: config.ropes.iter().map(|rope| [f32::cos, f32::sin].map(|f| table(rope, f))).collect(),
         }
     }
@@ -304,10 +308,9 @@ impl<B: Backend<Device = RocmDevice>> Decoder<B> {
     /// matrix stay floats.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a model with softcaps of its scores (Gemma 2), whose gradient no
-    /// kernel computes; [`Error::Argument`] for a dtype other than f64, f32, f16 and bf16, and for
-    /// matrices that would be both rounded and trained, or rounded and f64; [`Error::Lora`] for
-    /// adapters that don't fit; the errors of the source.
+    /// [`Error::Argument`] for a dtype other than f64, f32, f16 and bf16, and for matrices that would
+    /// be both rounded and trained, or rounded and f64; [`Error::Lora`] for adapters that don't fit;
+    /// the errors of the source.
     pub fn load_quantised(
         config: &Config,
         source: &dyn Source,
@@ -325,13 +328,6 @@ impl<B: Backend<Device = RocmDevice>> Decoder<B> {
             let all = if matches!(trained, Trained::All) { "all weights" } else { "adapters" };
             let found = format!("{all}, in {dtype:?}");
             return Err(Error::Argument { name: "quantize", expected, found });
-        }
-        if config.score_softcap.is_some() {
-            return Err(Error::Unsupported {
-                path: "config.json".into(),
-                what: "training with softcaps of attention's scores is".to_owned(),
-                supported: "llama, qwen2, qwen3, mistral and gemma3".to_owned(),
-            });
         }
         let weights = expected(config);
         source.check(&weights)?;
@@ -515,13 +511,21 @@ impl<B: Backend> Layer<B> {
         let query = rotate(heads(&self.query, &self.query_norm, config.heads), angles);
         let key = rotate(heads(&self.key, &self.key_norm, config.kv_heads), angles);
         let value = heads(&self.value, &None, config.kv_heads);
-        let options = PackedAttentionOptions {
-            scale: Some(config.scale),
-            causal: true,
-            window: settings.window,
-            ..PackedAttentionOptions::default()
+        let (scale, window) = (Some(config.scale), settings.window);
+        let context = if config.score_softcap.is_some() {
+            // Packed attention has no softcaps. This one takes Burn's ops where a gradient is wanted.
+            let [batch, time] = places.shape;
+            let [query, key, value] = [query, key, value].map(|x| {
+                let [_, heads, features] = x.dims();
+                x.reshape([batch, time, heads, features]).swap_dims(1, 2)
+            });
+            let rule = AttentionRule { scale, softcap: config.score_softcap, causal: true, window };
+            attention(query, key, value, &rule).swap_dims(1, 2).flatten(0, 1)
+        } else {
+            let options =
+                PackedAttentionOptions { scale, causal: true, window, ..PackedAttentionOptions::default() };
+            packed_attention(query, key, value, places.sequences.clone(), &options)
         };
-        let context = packed_attention(query, key, value, places.sequences.clone(), &options);
         self.output.forward(context.reshape([rows, config.heads * config.head_dim]))
     }
 }

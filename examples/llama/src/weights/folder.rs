@@ -12,7 +12,8 @@ use burn_rocm_nn::language::quant::RawTensor;
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 
-use super::quantised::{self, Scheme};
+use super::fp8::{Fp8, Matrix, fp8_type};
+use super::quantised::{self, Method, Scheme};
 use super::{Elements, POINTER, Role, Source, Weight, is_pointer};
 use crate::config::{Config, Family, read_json};
 use crate::error::{Error, Result};
@@ -45,7 +46,7 @@ pub struct Folder {
     prefix: String,
     gemma: bool,
     /// How linear layers are quantised.
-    scheme: Option<Scheme>,
+    method: Option<Method>,
 }
 
 impl Folder {
@@ -53,14 +54,14 @@ impl Folder {
     ///
     /// # Errors
     /// [`Error::File`] if a file is missing, cut off or damaged; [`Error::Unsupported`] for another
-    /// quantisation than GPTQ, AWQ and compressed-tensors.
+    /// quantisation than GPTQ, AWQ, compressed-tensors and fp8.
     pub fn open(path: &Path, config: &Config) -> Result<Self> {
         let mut folder = Self {
             path: path.to_owned(),
             parts: Vec::new(),
             entries: BTreeMap::new(),
             prefix: String::new(),
-            scheme: scheme(&path.join("config.json"))?,
+            method: method(&path.join("config.json"))?,
             gemma: matches!(config.family, Family::Gemma2 | Family::Gemma3),
         };
         for file in files(path)? {
@@ -135,13 +136,43 @@ impl Folder {
             Dtype::U8 => Some(DType::U8),
             _ => None,
         })?;
-        let bytes = &self.parts[entry.part].map[entry.bytes.clone()];
-        Some(RawTensor { name, bytes, shape: &entry.shape, dtype })
+        Some(RawTensor { name, bytes: self.bytes(entry), shape: &entry.shape, dtype })
+    }
+
+    fn bytes(&self, entry: &Entry) -> &[u8] {
+        &self.parts[entry.part].map[entry.bytes.clone()]
+    }
+
+    /// A matrix of fp8, after a check of its shape and its scales.
+    fn fp8(&self, weight: &Weight) -> Result<Option<Matrix<'_>>> {
+        let (Some(Method::Fp8(fp8)), &[outs, inputs]) = (self.method, &weight.shape[..]) else {
+            return Ok(None);
+        };
+        let (name, shape) = (self.name(weight), [outs, inputs]);
+        let Some(entry) = self.entries.get(&name) else { return Ok(None) };
+        let Some(ty) = fp8_type(entry.dtype) else { return Ok(None) };
+        if entry.shape != shape {
+            return Err(self.wrong(&name, format!("{shape:?}"), format!("{:?}", entry.shape)));
+        }
+        let stem = name.strip_suffix("weight").unwrap_or(&name);
+        let names = Fp8::SCALES.map(|last| format!("{stem}{last}"));
+        let found = names.iter().find_map(|name| Some((name, self.entries.get(name)?)));
+        let Some((name, scales)) = found else { return Err(self.wrong(&names[1], "a scale", "nothing")) };
+        let Some(dtype) = dtype(scales.dtype) else {
+            return Err(self.wrong(name, "f32, f16 or bf16", format!("{:?}", scales.dtype)));
+        };
+        let covered = fp8
+            .covered(shape, &scales.shape)
+            .map_err(|expected| self.wrong(name, expected, format!("{:?}", scales.shape)))?;
+        let (codes, scales) = (self.bytes(entry), (self.bytes(scales), dtype));
+        Ok(Some(Matrix { ty, shape, codes, covered, scales }))
     }
 
     /// The scheme of a quantised matrix, its shape, and what the names of its tensors begin with.
     fn quantised(&self, weight: &Weight) -> Option<(Scheme, [usize; 2], String)> {
-        let (Some(scheme), &[outs, inputs]) = (self.scheme, &weight.shape[..]) else { return None };
+        let (Some(Method::Integers(scheme)), &[outs, inputs]) = (self.method, &weight.shape[..]) else {
+            return None;
+        };
         let name = self.name(weight);
         let stem = name.strip_suffix("weight")?;
         let is_codes = |last: &&str| {
@@ -238,12 +269,12 @@ fn dtype(dtype: Dtype) -> Option<DType> {
     }
 }
 
-/// The scheme of quantisation in a folder's settings.
-fn scheme(path: &Path) -> Result<Option<Scheme>> {
+/// The method of quantisation in a folder's settings.
+fn method(path: &Path) -> Result<Option<Method>> {
     if !path.exists() {
         return Ok(None);
     }
-    quantised::scheme(path, &read_json(path)?)
+    quantised::method(path, &read_json(path)?)
 }
 
 impl Source for Folder {
@@ -251,15 +282,18 @@ impl Source for Folder {
         if let Some(parts) = self.quantised_parts(weight)? {
             return Ok(Elements::Quantised(Box::new(parts)));
         }
+        if let Some(matrix) = self.fp8(weight)? {
+            return Ok(Elements::F32(matrix.floats()));
+        }
         let (entry, dtype) = self.find(weight)?;
-        Ok(Elements::Bytes(&self.parts[entry.part].map[entry.bytes.clone()], dtype))
+        Ok(Elements::Bytes(self.bytes(entry), dtype))
     }
 
     fn check(&self, weights: &[Weight]) -> Result<()> {
-        weights.iter().try_for_each(|weight| match self.quantised(weight) {
-            // Its tensors are checked when they are read.
-            Some(_) => Ok(()),
-            None => self.find(weight).map(|_| ()),
+        weights.iter().try_for_each(|weight| match (self.quantised(weight), self.fp8(weight)?) {
+            (None, None) => self.find(weight).map(|_| ()),
+            // The tensors of integers are checked when they are read.
+            _ => Ok(()),
         })?;
         // A layer's tensor that this program does not read belongs to an architecture that computes
         // something else. Old files have the frequencies of the rotary embedding, which follow from the
@@ -273,6 +307,12 @@ impl Source for Folder {
                 if self.raw(&bias).is_some_and(|bias| bias.bytes.iter().all(|&byte| byte == 0)) {
                     names.insert(bias);
                 }
+            }
+            if self.fp8(weight)?.is_some() {
+                let name = self.name(weight);
+                let stem = name.strip_suffix("weight").unwrap_or(&name);
+                let beside = Fp8::SCALES.into_iter().chain(Fp8::UNREAD);
+                names.extend(beside.map(|last| format!("{stem}{last}")));
             }
         }
         let layers = format!("{}layers.", self.prefix);

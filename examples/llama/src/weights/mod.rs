@@ -3,6 +3,7 @@
 mod adapted;
 mod expected;
 mod folder;
+mod fp8;
 mod part;
 mod quantised;
 mod random;

@@ -1,4 +1,4 @@
-//! Quantised checkpoints of Hugging Face folders: GPTQ, AWQ and compressed-tensors.
+//! Quantised checkpoints of Hugging Face folders: GPTQ, AWQ, compressed-tensors and fp8.
 
 use std::path::Path;
 
@@ -7,9 +7,19 @@ use burn_rocm::fused::WeightParts;
 use burn_rocm_nn::language::quant::{Awq, CompressedTensors, Gptq, GptqZeros, RawTensor};
 use serde_json::{Map, Value};
 
+use super::fp8::Fp8;
 use crate::error::{Error, Result};
 
 /// How the linear layers of a checkpoint are quantised (`quantization_config`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// As integers, which stay so on the device.
+    Integers(Scheme),
+    /// As fp8, which becomes floats.
+    Fp8(Fp8),
+}
+
+/// How linear layers are quantised as integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
     Gptq { bits: u32, group: Option<usize>, zeros: GptqZeros },
@@ -18,11 +28,11 @@ pub(super) enum Scheme {
 }
 
 /// The methods, for errors.
-const SUPPORTED: &str = "GPTQ of 4 and 8 bits, AWQ (gemm) of 4, and compressed-tensors with integer weights of 4 \
-                         and 8 bits and float activations";
+const SUPPORTED: &str = "GPTQ of 4 and 8 bits, AWQ (gemm) of 4, compressed-tensors with integer weights of 4 \
+                         and 8 bits and float activations, and weights of fp8";
 
-/// The scheme in `config.json`'s contents, if there is one.
-pub(super) fn scheme(path: &Path, config: &Map<String, Value>) -> Result<Option<Scheme>> {
+/// The method in `config.json`'s contents, if there is one.
+pub(super) fn method(path: &Path, config: &Map<String, Value>) -> Result<Option<Method>> {
     // A model with images has the text model's settings inside.
     let inner = config.get("text_config").and_then(|inner| inner.get("quantization_config"));
     let Some(settings) = config.get("quantization_config").or(inner).filter(|value| !value.is_null()) else {
@@ -52,28 +62,45 @@ pub(super) fn scheme(path: &Path, config: &Map<String, Value>) -> Result<Option<
         Some(other) => Err(refused(format!("a quantised checkpoint of {other} bits"))),
         None => Err(refused(format!("a quantised checkpoint without `{name}`"))),
     };
+    let block = |of: &Value, name: &str| {
+        let size = |size: &Value| size.as_u64().filter(|&size| size > 0).map(|size| size as usize);
+        match of.get(name).filter(|value| !value.is_null()) {
+            None => Ok(None),
+            Some(value) => {
+                match value.as_array().map(|sizes| sizes.iter().map(size).collect::<Vec<_>>()).as_deref() {
+                    Some(&[Some(rows), Some(columns)]) => Ok(Some([rows, columns])),
+                    _ => Err(Error::Field {
+                        path: path.to_owned(),
+                        field: format!("quantization_config.{name}"),
+                        expected: "two whole numbers above 0".to_owned(),
+                        found: value.to_string(),
+                    }),
+                }
+            }
+        }
+    };
     match text(settings, "quant_method").as_deref() {
+        Some("fp8") => Ok(Some(Method::Fp8(Fp8 { block: block(settings, "weight_block_size")? }))),
         Some("gptq") => {
             let zeros = match text(settings, "checkpoint_format").as_deref() {
                 Some("gptq") | None => GptqZeros::LessOne,
                 Some("gptq_v2") => GptqZeros::Plain,
                 Some(other) => return Err(refused(format!("GPTQ's format `{other}`"))),
             };
-            Ok(Some(Scheme::Gptq {
-                bits: bits(settings, "bits")?,
-                group: number(settings, "group_size")?,
-                zeros,
-            }))
+            let (bits, group) = (bits(settings, "bits")?, number(settings, "group_size")?);
+            Ok(Some(Method::Integers(Scheme::Gptq { bits, group, zeros })))
         }
         Some("awq") => match (bits(settings, "bits")?, text(settings, "version").as_deref()) {
-            (4, Some("gemm") | None) => Ok(Some(Scheme::Awq { group: number(settings, "group_size")? })),
+            (4, Some("gemm") | None) => {
+                Ok(Some(Method::Integers(Scheme::Awq { group: number(settings, "group_size")? })))
+            }
             (bits, version) => {
                 Err(refused(format!("AWQ of {bits} bits, version `{}`,", version.unwrap_or("gemm"))))
             }
         },
         Some("compressed-tensors") => {
             let format = text(settings, "format").unwrap_or_default();
-            if !matches!(format.as_str(), "pack-quantized" | "int-quantized") {
+            if !matches!(format.as_str(), "pack-quantized" | "int-quantized" | "float-quantized") {
                 return Err(refused(format!("compressed-tensors' format `{format}`")));
             }
             let groups = settings.get("config_groups").and_then(Value::as_object);
@@ -82,6 +109,18 @@ pub(super) fn scheme(path: &Path, config: &Map<String, Value>) -> Result<Option<
                 return Err(refused("a checkpoint with several groups of layers".to_owned()));
             };
             let weights = first.get("weights").unwrap_or(&Value::Null);
+            if format == "float-quantized" {
+                let bits = number(weights, "num_bits")?.unwrap_or(8);
+                if text(weights, "type").is_some_and(|kind| kind != "float") || bits != 8 {
+                    return Err(refused("a float-quantized checkpoint without fp8".to_owned()));
+                }
+                let block = match text(weights, "strategy").as_deref() {
+                    Some("block") => block(weights, "block_structure")?,
+                    Some("channel" | "tensor") | None => None,
+                    Some(other) => return Err(refused(format!("fp8 with scales by `{other}`"))),
+                };
+                return Ok(Some(Method::Fp8(Fp8 { block })));
+            }
             if first.get("input_activations").is_some_and(|value| !value.is_null()) {
                 return Err(refused("a checkpoint with quantised activations".to_owned()));
             }
@@ -89,7 +128,7 @@ pub(super) fn scheme(path: &Path, config: &Map<String, Value>) -> Result<Option<
                 return Err(refused("a checkpoint with float weights of few bits".to_owned()));
             }
             let (bits, group) = (bits(weights, "num_bits")?, number(weights, "group_size")?);
-            Ok(Some(Scheme::Compressed { bits, group }))
+            Ok(Some(Method::Integers(Scheme::Compressed { bits, group })))
         }
         Some(other) => Err(refused(format!("a checkpoint quantised by `{other}`"))),
         None => Err(refused("a quantised checkpoint without `quant_method`".to_owned())),

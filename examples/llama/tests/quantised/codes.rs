@@ -209,15 +209,44 @@ impl Codes {
         ]
     }
 
-    fn compressed(&self) -> Vec<(&'static str, Stored)> {
-        let ([outs, inputs], per) = (self.shape, (32 / self.bits) as usize);
+    /// Packed codes. If `zeros` says so, zeros packed along the outputs; if `order`, each input's group.
+    pub(crate) fn compressed(&self, zeros: bool, order: bool) -> Vec<(&'static str, Stored)> {
+        let ([outs, inputs], groups, per) = (self.shape, self.groups(), (32 / self.bits) as usize);
         let codes = Self::places(outs, inputs).map(|(out, input)| {
             (self.codes[out * inputs + input], out * (inputs / per) + input / per, input % per)
         });
-        vec![
+        let mut all = vec![
             ("weight_packed", self.packed([outs, inputs / per], codes)),
-            ("weight_scale", halves(&self.scales, [outs, self.groups()])),
-        ]
+            ("weight_scale", halves(&self.scales, [outs, groups])),
+        ];
+        if zeros {
+            let zeros = Self::places(outs, groups).map(|(out, group)| {
+                (self.zeros[out * groups + group], out / per * groups + group, out % per)
+            });
+            all.push(("weight_zero_point", self.packed([outs / per, groups], zeros)));
+        }
+        if order {
+            let g_idx = self.of.iter().map(|&of| of as u32).collect::<Vec<_>>();
+            all.push(("weight_g_idx", Stored { shape: vec![inputs], ..words(&g_idx, [1, inputs]) }));
+        }
+        all
+    }
+
+    /// Codes and zeros as signed bytes (`int-quantized`).
+    pub(crate) fn signed(&self, zeros: bool) -> Vec<(&'static str, Stored)> {
+        let ([outs, inputs], groups, offset) = (self.shape, self.groups(), 1u8 << (self.bits - 1));
+        let bytes = |codes: &[u8], shape: [usize; 2]| {
+            let bytes = codes.iter().map(|code| code.wrapping_sub(offset)).collect();
+            Stored { dtype: Dtype::I8, shape: shape.to_vec(), bytes }
+        };
+        let mut all = vec![
+            ("weight", bytes(&self.codes, [outs, inputs])),
+            ("weight_scale", halves(&self.scales, [outs, groups])),
+        ];
+        if zeros {
+            all.push(("weight_zero_point", bytes(&self.zeros, [outs, groups])));
+        }
+        all
     }
 }
 
@@ -351,7 +380,7 @@ pub(crate) fn checkpoints(test: &str) -> Vec<(&'static str, PathBuf, PathBuf)> {
             plain.insert(format!("{layer}.weight"), floats(&drawn.floats(), shape));
             let stored = match name {
                 "awq" => drawn.awq(),
-                "compressed" => drawn.compressed(),
+                "compressed" => drawn.compressed(false, false),
                 _ => drawn.gptq(u8::from(name != "gptq-v2")),
             };
             stored

@@ -142,10 +142,7 @@ fn checkpoints_that_do_not_load_say_why() {
             "`marlin` is not supported",
         ),
         (json!({"quant_method": "awq", "bits": 4, "version": "gemv"}), "AWQ of 4 bits, version `gemv`, is"),
-        (
-            json!({"quant_method": "compressed-tensors", "format": "float-quantized"}),
-            "`float-quantized` is not",
-        ),
+        (json!({"quant_method": "compressed-tensors", "format": "marlin-24"}), "`marlin-24` is not"),
         (
             json!({"quant_method": "compressed-tensors", "format": "pack-quantized"}),
             "several groups of layers",

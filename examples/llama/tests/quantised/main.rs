@@ -6,4 +6,5 @@ mod shared;
 
 mod adapters;
 mod codes;
+mod formats;
 mod logits;

@@ -7,6 +7,7 @@ mod folder;
 mod bodies;
 mod client;
 mod engine;
+mod failures;
 mod limits;
 mod penalties;
 mod program;

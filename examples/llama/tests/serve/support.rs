@@ -21,8 +21,10 @@ use burn_rocm_llama::serve::{Metrics, Vocabulary};
 use burn_rocm_llama::text::{Chat, Tokens};
 use burn_rocm_llama::weights::Folder;
 use burn_rocm_llama::{Result, Rng};
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 use tokio::sync::oneshot;
+
+use crate::client::NARROW;
 
 pub(crate) const LIMITS: Limits = Limits { rows: 8, step: 32, context: 128, blocks: 96, waiting: 64 };
 
@@ -159,6 +161,23 @@ const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m
 impl Running {
     /// A server of a model with a tokenizer, changed by `change`.
     pub(crate) fn start(test: &str, limits: Limits, change: impl FnOnce(&mut Server, &mut Serving)) -> Self {
+        Self::start_on(TcpSocket::new_v4().expect("a socket"), test, limits, change)
+    }
+
+    /// [`start`](Self::start) with connections that hold few bytes which the client has not taken.
+    pub(crate) fn narrow(test: &str, limits: Limits, change: impl FnOnce(&mut Server, &mut Serving)) -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        // Accepted connections have the listener's size.
+        socket.set_send_buffer_size(NARROW).expect("a size");
+        Self::start_on(socket, test, limits, change)
+    }
+
+    fn start_on(
+        socket: TcpSocket,
+        test: &str,
+        limits: Limits,
+        change: impl FnOnce(&mut Server, &mut Serving),
+    ) -> Self {
         let folder = crate::folder::folder(test, None);
         let model = load(&folder);
         let (engine, ended) = engine::start(model, limits, CacheType::F32).expect("an engine");
@@ -187,7 +206,8 @@ impl Running {
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
             runtime.expect("a runtime").block_on(async {
-                let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+                socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
+                let listener = socket.listen(1024).expect("a listener");
                 sender.send(listener.local_addr().expect("an address")).expect("the test");
                 let stop = async {
                     let _ = stopped.await;
@@ -205,11 +225,16 @@ impl Running {
     }
 
     /// Waits for its end.
-    pub(crate) fn join(mut self) {
+    pub(crate) fn join(self) {
+        self.end().expect("no error of the engine");
+    }
+
+    /// Waits for its end, and returns what the engine returned.
+    pub(crate) fn end(mut self) -> Result<()> {
         self.stop();
         self.thread.take().expect("not ended").join().expect("a server that does not panic");
         let ended = self.ended.take().expect("not ended");
         drop(self);
-        ended.join().expect("an engine that does not panic").expect("no error of the engine");
+        ended.join().expect("an engine that does not panic")
     }
 }
