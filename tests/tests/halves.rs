@@ -292,3 +292,38 @@ fn other_chips_have_no_alternative() {
         assert_eq!(served("none_is_lost_nor_named", &[("BURN_ROCM_CPU_ARCH", arch), all]), [""; 0]);
     }
 }
+
+/// Prints for each chip, dtype and pass whether kernels multiply on its matrix cores.
+#[test]
+#[ignore = "run by the test below, with each setting"]
+fn each_use_of_matrix_cores() {
+    let own = hip::Device::get(0).unwrap().info().clone();
+    for arch in ["gfx90a:sramecc+:xnack-", "gfx942:sramecc+:xnack-", "gfx908"] {
+        // Blocks of the CPU device have one thread, with which nothing runs on matrix cores.
+        let info = hip::DeviceInfo { arch: arch.into(), max_threads_per_block: 1024, ..own.clone() };
+        for dtype in [hip::DType::F16, hip::DType::BF16] {
+            for (pass, gradient) in [("inference", false), ("training", true)] {
+                let cores = info.matrix_cores(dtype, gradient).unwrap();
+                assert!(matches!(cores, None | Some(hip::MatrixCores::Mfma)), "{arch}: {cores:?}");
+                println!("served: {arch} {dtype} {pass}: {}", cores.is_some());
+            }
+        }
+    }
+}
+
+/// Attention in f16 on gfx90a uses the kernels for matrix cores only where `BURN_ROCM_F16_ALTERNATIVE`
+/// lets rocBLAS use them. bf16 and other chips lose nothing on them.
+#[test]
+fn f16_that_gfx90as_matrix_cores_would_flush_is_kept_off_them() {
+    let uses = |setting| served("each_use_of_matrix_cores", &[("BURN_ROCM_F16_ALTERNATIVE", setting)]);
+    let all = uses("none");
+    assert_eq!(all.len(), 3 * 2 * 2, "{all:?}");
+    for (setting, kept_off) in [
+        ("gradients", &["gfx90a:sramecc+:xnack- f16 training"][..]),
+        ("all", &["gfx90a:sramecc+:xnack- f16 inference", "gfx90a:sramecc+:xnack- f16 training"]),
+    ] {
+        let expected: Vec<&String> = all.iter().filter(|one| !kept_off.contains(&one.as_str())).collect();
+        assert_eq!(expected.len(), all.len() - kept_off.len(), "{all:?}");
+        assert_eq!(uses(setting).iter().collect::<Vec<_>>(), expected, "{setting}");
+    }
+}

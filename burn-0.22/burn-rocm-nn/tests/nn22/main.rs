@@ -8,6 +8,7 @@ mod again;
 mod amp;
 mod attention;
 mod chains;
+mod decoder;
 mod devices;
 mod language;
 mod layers;

@@ -83,19 +83,25 @@ macro_rules! world {
 
             /// The module with numbers of its own in every parameter.
             pub(crate) fn filled<M: Module$(<$B>)?>(module: M, ty: Ty) -> M {
-                struct Fill(u64, Ty);
+                scaled(module, ty, 1.0)
+            }
+
+            /// The module that [`filled`] makes, with each number multiplied by `share`.
+            pub(crate) fn scaled<M: Module$(<$B>)?>(module: M, ty: Ty, share: f64) -> M {
+                struct Fill(u64, Ty, f64);
                 impl ModuleMapper$(<$B>)? for Fill {
                     fn map_float<const D: usize>(&mut self, param: Param<T<D>>) -> Param<T<D>> {
                         let (id, tensor, mapper) = param.consume();
                         self.0 += 1;
-                        let value = tensor_of(self.0, tensor.dims(), self.1).require_grad();
+                        let value = tensor_of(self, tensor.dims()).require_grad();
                         Param::from_mapped_value(id, value, mapper)
                     }
                 }
-                fn tensor_of<const D: usize>(tag: u64, shape: [usize; D], ty: Ty) -> T<D> {
-                    super::$name::tensor(tag, shape, ty)
+                fn tensor_of<const D: usize>(&Fill(tag, ty, share): &Fill, shape: [usize; D]) -> T<D> {
+                    let values = uniform(tag, shape.iter().product()).into_iter().map(|x| x * share);
+                    super::$name::of(values.collect(), shape, ty)
                 }
-                module.map(&mut Fill(1000, ty))
+                module.map(&mut Fill(1000, ty, share))
             }
 
             /// The output, and the gradients of a weighted sum of it: of these leaves, then of the module's parameters.
@@ -394,3 +400,28 @@ macro_rules! as_burns {
     }};
 }
 pub(crate) use as_burns;
+
+/// Asserts that a body gives near results with this crate's kernels and with what its modules compose of Burn's ops on
+/// burn-flex, in f64.
+macro_rules! as_composed {
+    ($what:expr, $terms:expr, |$v:ident, $nn:ident, $ty:ident| $body:block) => {{
+        #[allow(unused_imports)]
+        use burn_rocm_nn_022 as $nn;
+        let $ty = $crate::worlds::Ty::F64;
+        let composed: Vec<Vec<f64>> = {
+            use $crate::worlds::flex as $v;
+            $body
+        };
+        let fused: Vec<Vec<f64>> = {
+            use $crate::worlds::v22 as $v;
+            $body
+        };
+        $crate::worlds::assert_near(&$what, &fused, &composed, $terms);
+        let fused: Vec<Vec<f64>> = {
+            use $crate::worlds::v22b as $v;
+            $body
+        };
+        $crate::worlds::assert_near(&format!("{}, recomputed", $what), &fused, &composed, $terms);
+    }};
+}
+pub(crate) use as_composed;

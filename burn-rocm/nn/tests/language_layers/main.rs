@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod decoder;
+mod frequencies;
 mod gate;
 mod lockstep;
 mod norm;
