@@ -265,7 +265,7 @@ def train(name, model, batch, loss_of, precision):
         return
     torch.manual_seed(0)
     model = fill(model.to(device))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, eps=1e-5, fused=compiled)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, eps=1e-5, fused=on_gpu)
     scaler = torch.amp.GradScaler(enabled=precision == "f16")
     half = {"bf16": torch.bfloat16, "f16": torch.float16}.get(precision)
 

@@ -76,6 +76,11 @@ impl Case {
 /// The 16-bit floats. The hot ops have rows for them too.
 pub(crate) const HALVES: [DType; 2] = [DType::F16, DType::BF16];
 
+/// The bytes of one pass over a tensor: of reading or writing it once.
+pub(crate) fn pass<const D: usize>(shape: [usize; D], dtype: DType) -> f64 {
+    (shape.iter().product::<usize>() * dtype.size()) as f64
+}
+
 /// Values in -1..1.
 pub(crate) fn uniform<const D: usize>(shape: [usize; D], dtype: DType, device: &RocmDevice) -> Tensor<B, D> {
     Tensor::<B, D>::random(shape, Distribution::Uniform(-1.0, 1.0), device).cast(dtype)

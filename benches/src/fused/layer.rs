@@ -3,10 +3,14 @@
 use burn::module::Param;
 use burn::nn::{Linear, SwiGluConfig};
 use burn::tensor::DType;
+use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, relu, silu};
+use burn_rocm::RocmTensor;
+use burn_rocm::fused::{self, bias_act, bias_act_backward, bias_add, bias_add_backward};
 use burn_rocm_nn::{Act, AddAct, LinearAct, MulAdd, SwiGluConfig as OwnSwiGluConfig};
 
-use super::{B, Case, step, uniform};
+use super::{B, Case, HALVES, held, pass, step, uniform};
+use crate::gpu::cases::Bar;
 
 const F32: DType = DType::F32;
 
@@ -54,6 +58,51 @@ fn mul_add(rows: usize) -> Case {
     })
 }
 
+fn primitive<const D: usize>(tensor: Tensor<B, D>) -> RocmTensor {
+    tensor.inner().into_primitive().tensor()
+}
+
+/// The bias of a linear layer and GELU after it, without the product.
+fn bias_and_gelu(rows: usize, size: usize, dtype: DType) -> Case {
+    let name = format!("bias and GELU [{rows}, {size}] {}, forward and backward", dtype.name());
+    // Forward reads and writes a tensor; backward reads two and writes one.
+    let bytes = 5.0 * pass([rows, size], dtype);
+    let case = Case::new(name, move |device| {
+        let (x, grad) = (uniform([rows, size], dtype, device), uniform([rows, size], dtype, device));
+        let bias = uniform([size], dtype, device);
+        let (own_x, own_grad, own_bias) = (primitive(x.clone()), primitive(grad), primitive(bias.clone()));
+        let bias = bias.require_grad();
+        let own = held(device, move || {
+            let (x, bias) = (own_x.clone(), Some(own_bias.clone()));
+            let out = bias_act(fused::Act::Gelu, x.clone(), bias.clone(), 1).expect("the output");
+            let grads = bias_act_backward(fused::Act::Gelu, x, bias, own_grad.clone(), 1, true);
+            (out, grads.expect("the gradients"))
+        });
+        [step(x, move |x| gelu(x + bias.clone().unsqueeze::<2>())), own]
+    });
+    case.moves(bytes, Bar::OfCopy(0.9))
+}
+
+/// What adds a linear layer's product and its bias to a residual, with the bias's gradient.
+fn residual_and_bias(rows: usize, size: usize, dtype: DType) -> Case {
+    let name = format!("residual and bias [{rows}, {size}] {}, forward and backward", dtype.name());
+    // Forward reads two tensors and writes one; backward reads one.
+    let bytes = 4.0 * pass([rows, size], dtype);
+    let case = Case::new(name, move |device| {
+        let [x, residual, grad] = [(); 3].map(|()| uniform([rows, size], dtype, device));
+        let bias = uniform([size], dtype, device);
+        let [own_x, own_residual, own_grad] = [x.clone(), residual.clone(), grad].map(primitive);
+        let own_bias = primitive(bias.clone());
+        let bias = bias.require_grad();
+        let own = held(device, move || {
+            let sum = bias_add(own_residual.clone(), own_x.clone(), own_bias.clone()).expect("the sum");
+            (sum, bias_add_backward(own_grad.clone()).expect("the gradient"))
+        });
+        [step(x, move |x| residual.clone() + (x + bias.clone().unsqueeze::<2>())), own]
+    });
+    case.moves(bytes, Bar::OfCopy(0.9))
+}
+
 pub(super) fn cases(rows: usize) -> Vec<Case> {
     let mut all = vec![
         Case::unary(
@@ -67,5 +116,8 @@ pub(super) fn cases(rows: usize) -> Vec<Case> {
         swiglu(rows.div_ceil(16), 1024),
     ];
     all.extend([Act::Relu, Act::Gelu, Act::Silu].map(|act| linear(rows.div_ceil(16), 1024, act)));
+    for dtype in HALVES {
+        all.extend([bias_and_gelu(rows, 4096, dtype), residual_and_bias(rows, 4096, dtype)]);
+    }
     all
 }

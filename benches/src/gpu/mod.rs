@@ -7,6 +7,7 @@ pub(crate) mod cases;
 pub(crate) mod ceiling;
 pub(crate) mod cupti;
 pub(crate) mod devices;
+mod halves;
 mod inference;
 pub(crate) mod memory;
 pub(crate) mod models;

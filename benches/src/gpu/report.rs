@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::cases::{Bar, FUSED, GRAPH, Work};
 use super::ceiling::Ceiling;
+use super::halves;
 use crate::Precision;
 
 /// One measured case.
@@ -173,7 +174,8 @@ pub(crate) fn markdown(lines: &[Line], columns: &[Column], ceiling: &Ceiling) ->
     text + &losses(lines, columns)
 }
 
-/// The first and the last loss of each peer, side by side, and the largest difference in any step.
+/// The first and the last loss of each peer, side by side, and the largest difference in any step. For
+/// a half also whether its losses follow those in f32.
 fn losses(lines: &[Line], columns: &[Column]) -> String {
     let mut text = String::new();
     for line in lines {
@@ -186,6 +188,16 @@ fn losses(lines: &[Line], columns: &[Column]) -> String {
             let apart = |(a, b): (&f64, &f64)| (a - b).abs() / a.abs().max(b.abs());
             let most = line.losses.iter().zip(other.iter().flatten()).map(apart).fold(0.0, f64::max);
             let _ = write!(text, "; {name} {start:.6} and {end:.6}, at most {most:.1e} apart");
+        }
+        let rows = lines.iter().map(|line| (line.name.as_str(), line.losses.as_slice()));
+        if let Some(distance) = halves::distance(&line.name, &line.losses, rows) {
+            let halves::Distance { precision, found, explained } = distance;
+            let verdict = if distance.is_explained() { "ok" } else { "missed" };
+            let name = precision.name();
+            let _ = write!(
+                text,
+                "; from f32 {found:.1e} of the first loss, {name} explains {explained:.1e}: {verdict}"
+            );
         }
         text += "\n";
     }
@@ -316,6 +328,22 @@ mod tests {
         let drawn = std::fs::read_to_string(&path).expect("a picture");
         std::fs::remove_file(&path).expect("the file goes");
         assert!(drawn.contains("MLP, bf16, burn-rocm-nn, graph"), "{drawn}");
+    }
+
+    #[test]
+    fn a_half_that_leaves_f32_is_told() {
+        let row = |precision: &str, last: f64| {
+            let name = format!("CNN Adam step, batch 64{precision}");
+            Line { losses: vec![2.0, last], ..line(&name, Bar::None, 1.0) }
+        };
+        let told = |half: f64| losses(&[row("", 1.0), row(", bf16", half)], &[]);
+        assert!(
+            told(1.1).contains("from f32 5.0e-2 of the first loss, bf16 explains 7.3e-2: ok"),
+            "{}",
+            told(1.1)
+        );
+        assert!(told(1.2).contains("from f32 1.0e-1 of the first loss, bf16 explains 7.3e-2: missed"));
+        assert_eq!(told(1.1).matches("from f32").count(), 1);
     }
 
     #[test]

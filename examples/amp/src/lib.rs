@@ -113,10 +113,16 @@ where
     let loss = CrossEntropyLossConfig::new().init::<B>(&device);
     let mut optimizer = AdamConfig::new().init();
     // f16 scales the loss; bf16 has f32's range and does not.
-    let mut mixed = match run.float {
+    let mixed = match run.float {
         Float::F32 => None,
         Float::F16 => Some(Mixed::f16()),
         Float::Bf16 => Some(Mixed::bf16()),
+    };
+    // The parameters of batch norms stay f32 unless asked otherwise; those of layer norms are kept by
+    // name. The CNN has none, and a name that no module has is an error.
+    let mut mixed = match run.kind {
+        Kind::Cnn => mixed,
+        Kind::Transformer => mixed.map(|mixed| mixed.keep("LayerNorm")),
     };
     let mut seconds = 0.0;
     for (step, indices) in run.indices(data.train.len()).chunks(run.batch_size).enumerate() {
