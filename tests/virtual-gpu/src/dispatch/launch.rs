@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::dispatch::{FaultReport, Geometry, KernelDescriptor, LANES, LaunchError};
-use crate::isa::{Code, Fault, GlobalRaces, WaveInit};
+use crate::isa::{Code, Fault, FaultKind, GlobalRaces, WaveInit};
 use crate::memory::AllocationMap;
 
 /// The largest LDS of a workgroup, in bytes.
@@ -154,7 +154,11 @@ impl Launch {
 
     pub(super) fn report(&self, group: [u32; 3], wave: u32, fault: Fault) -> LaunchError {
         let nearest = fault.kind.address().and_then(|address| self.memory.nearest(address));
-        let (kernel, entry, geometry) = (self.name.clone(), self.entry, self.geometry);
-        LaunchError::Fault(Box::new(FaultReport { kernel, entry, geometry, group, wave, fault, nearest }))
+        let other = match fault.kind {
+            FaultKind::GlobalRace { group, .. } => Some(self.geometry.group(group)),
+            _ => None,
+        };
+        let (kernel, entry) = (self.name.clone(), self.entry);
+        LaunchError::Fault(Box::new(FaultReport { kernel, entry, other, group, wave, fault, nearest }))
     }
 }

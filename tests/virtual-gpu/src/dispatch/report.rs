@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use crate::dispatch::Geometry;
 use crate::isa::{Fault, FaultKind};
 use crate::memory::Nearest;
 
@@ -30,8 +29,8 @@ pub struct FaultReport {
     pub kernel: String,
     /// The kernel's first instruction.
     pub entry: u64,
-    /// The launch's workgroups.
-    pub geometry: Geometry,
+    /// The workgroup of the other wave, if it is a race in global memory.
+    pub other: Option<[u32; 3]>,
     /// The workgroup.
     pub group: [u32; 3],
     /// The wave within it.
@@ -58,9 +57,8 @@ impl fmt::Display for FaultReport {
             write!(f, " lane {lane}")?;
         }
         write!(f, ": {}", fault.kind)?;
-        if let FaultKind::GlobalRace { group, wave, pc, .. } = fault.kind {
-            let [x, y, z] = self.geometry.group(group);
-            write!(f, "; the other wave: pc {}, workgroup {x},{y},{z} wave {wave}", place(pc))?;
+        if let (FaultKind::GlobalRace { wave, pc, .. }, Some([x, y, z])) = (&fault.kind, self.other) {
+            write!(f, "; the other wave: pc {}, workgroup {x},{y},{z} wave {wave}", place(*pc))?;
         }
         self.allocation(f)
     }

@@ -1,5 +1,5 @@
-//! Holds the decode tables against LLVM's disassembler, for every opcode and for random words: the mnemonic, the length,
-//! and the operands with their modifiers.
+//! Holds the decode tables against LLVM's disassembler, for every opcode and for random words: the mnemonic, the
+//! length, and the operands with their modifiers.
 //!
 //! It needs LLVM 22 in the root that the environment variable `ROOT` names (`tests/rocm/root.sh` makes one).
 
