@@ -1,5 +1,5 @@
 // rocblas_isamax: the index of the element with the largest absolute value. On gfx942, the simulator of July 2026 gave
-// wrong indices for more than 64 elements (one wave). It is not known which instruction was wrong.
+// wrong indices for more than 64 elements (one wave). With all mends they are right. It is not known which mend it was.
 #include <dlfcn.h>
 
 #include "kernel.h"
