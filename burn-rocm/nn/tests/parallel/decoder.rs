@@ -4,7 +4,6 @@
 
 use std::cell::Cell;
 
-use burn::module::ModuleMapper;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::optim::Optimizer;
 use burn::tensor::Int;
@@ -15,6 +14,7 @@ use burn_rocm_nn::language::{
 use burn_rocm_nn::optim::{AdamWConfig, SgdConfig};
 use burn_rocm_nn::parallel::{ShardedModel, ShardedModelConfig, Share};
 
+use crate::model::Wave;
 use crate::*;
 
 const VOCABULARY: usize = 11;
@@ -38,20 +38,6 @@ struct Whole<B: Backend> {
     first: Embedding<B>,
     layers: Vec<DecoderLayer<B>>,
     last: Head<B>,
-}
-
-/// Sets parameters to values that do not depend on the device.
-struct Wave(usize);
-
-impl ModuleMapper<B> for Wave {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        param.map(|value| {
-            let count = value.shape().num_elements();
-            let values: Vec<f64> = (self.0..self.0 + count).map(|i| 0.3 * (1.7 * i as f64).sin()).collect();
-            self.0 += count;
-            Tensor::from_data(TensorData::new(values, value.shape()), &value.device()).require_grad()
-        })
-    }
 }
 
 fn embedding(device: &RocmDevice) -> Embedding<B> {

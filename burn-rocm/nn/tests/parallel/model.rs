@@ -502,7 +502,7 @@ fn a_decoder_is_divided_by_layers() {
 }
 
 /// Sets parameters to values that do not depend on the device.
-struct Wave(usize);
+pub(crate) struct Wave(pub(crate) usize);
 
 impl burn::module::ModuleMapper<B> for Wave {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
