@@ -1,6 +1,7 @@
 // Steps of optimizers, and the ops around them, over many tensors in one launch. A launch gets its
 // tensors by value, as a table; the blocks share the tensors' pieces.
 #include "prelude.h"
+#include "published.h"
 #include "rounded.h"
 #include "rows.h"
 
@@ -369,6 +370,13 @@ template <class C> __global__ void optim_norms(Table<1> table, C most, const C *
     });
 }
 
+// Sets a word, and fences it before this thread's next barrier. Few threads come here. A fence
+// after the loop, by all threads, would wait for the stores of their results too.
+DEVICE void set_found(u32 *found) {
+    publish_word(found, 1u);
+    __threadfence();
+}
+
 // out = in * factor; `found` becomes 1 if a result is not finite. Addresses: in, out.
 template <class In, class Out> DEVICE void unscale_each(const Table<2> &table, f32 factor, u32 *found) {
     for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64) {
@@ -384,11 +392,11 @@ template <class In, class Out> DEVICE void unscale_each(const Table<2> &table, f
             bad += !(math::abs(value) < greatest<compute_t<Out>>());
             out[i] = store<Out>::from(value);
         }
-        if (bad != 0) *(volatile u32 *)found = 1;
+        if (bad != 0) set_found(found);
 #else
         map_piece<In, Out, 1, 1>(address, begin, count, [=](const compute_t<In> *x, compute_t<Out> *y) {
             y[0] = (compute_t<Out>)x[0] * (compute_t<Out>)factor;
-            if (!(math::abs(y[0]) < greatest<compute_t<Out>>())) *(volatile u32 *)found = 1;
+            if (!(math::abs(y[0]) < greatest<compute_t<Out>>())) set_found(found);
         });
 #endif
     });
@@ -396,39 +404,64 @@ template <class In, class Out> DEVICE void unscale_each(const Table<2> &table, f
 template <class In, class Out> __global__ void optim_unscale(Table<2> table, f32 factor, u32 *found) {
     unscale_each<In, Out>(table, factor, found);
 }
-// The same with a factor from memory.
-template <class In, class Out> __global__ void optim_unscale_replayed(Table<2> table, const f32 *factor, u32 *found) {
-    unscale_each<In, Out>(table, *factor, found);
-}
 
-// The same as `update` in `amp/scaler.rs`.
-struct ScalerSettings {
-    f64 growth_factor, backoff_factor, growth_interval;
-    f64 unused[9];
+// The scale of a loss in device memory: `scale` in `amp/scaler.rs`. `factors` has the scale, and 1
+// / scale at INVERSE. `counts` has the finite steps since the scale changed, the steps skipped, and
+// two words that are 0 before and after a step: whether a result of this step is not finite, and
+// how many blocks of its last launch are done.
+constexpr u32 INVERSE = 4, FOUND = 2, DONE = 3;
+
+// The scale of a step, and the counts before it.
+struct Scaled {
+    f32 scale;
+    u32 finite, skipped;
+    DEVICE Scaled(const u32 *counts, const f32 *factors) : scale(factors[0]), finite(counts[0]), skipped(counts[1]) {}
 };
 
-// Sets the scale of a loss for the next step, from whether this step's gradients overflowed.
-// `counts` has the finite steps since the scale changed, and the steps skipped; `factors` has the
-// scale, and 1 / scale at INVERSE.
-constexpr u32 INVERSE = 4;
-__global__ void optim_rescale(ScalerSettings s, const u32 *found, u32 *counts, f32 *factors) {
-    for_each(1, [=](u64) {
-        f32 scale = factors[0];
-        if (*found != 0) {
-            f64 less = product((f64)scale, s.backoff_factor);
-            scale = (f32)(less > 1.1754943508222875e-38 ? less : 1.1754943508222875e-38);
-            counts[0] = 0;
-            counts[1] += 1;
-        } else if ((f64)(counts[0] + 1) >= s.growth_interval) {
-            f32 more = (f32)product((f64)scale, s.growth_factor);
-            if (more < greatest<f32>()) scale = more;
-            counts[0] = 0;
-        } else {
-            counts[0] += 1;
-        }
-        factors[0] = scale;
-        factors[INVERSE] = 1.0f / scale;
-    });
+// Sets the scale for the next step, as `update` in `amp/scaler.rs` does.
+DEVICE void rescale(f64 growth, f64 backoff, f64 interval, bool found, Scaled now, u32 *counts, f32 *factors) {
+    if (found) {
+        f64 less = product((f64)now.scale, backoff);
+        now.scale = (f32)(less > 1.1754943508222875e-38 ? less : 1.1754943508222875e-38);
+        now.finite = 0;
+        now.skipped += 1;
+    } else if ((f64)(now.finite + 1) >= interval) {
+        f32 more = (f32)product((f64)now.scale, growth);
+        if (more < greatest<f32>()) now.scale = more;
+        now.finite = 0;
+    } else {
+        now.finite += 1;
+    }
+    counts[0] = now.finite;
+    counts[1] = now.skipped;
+    factors[0] = now.scale;
+    factors[INVERSE] = 1.0f / now.scale;
+}
+__global__ void optim_rescale(f64 growth, f64 backoff, f64 interval, const u32 *found, u32 *counts, f32 *factors) {
+    for_each(1,
+             [=](u64) { rescale(growth, backoff, interval, *found != 0, Scaled(counts, factors), counts, factors); });
+}
+
+// out = in * factors[INVERSE]. A step may take several launches. In the last one (`is_last`), the
+// block that is done last sets `found` to whether a result of the step is not finite. Unless the
+// interval is negative, it also sets the scale for the next step, after all blocks have read this
+// step's.
+template <class In, class Out>
+__global__ void optim_unscale_replayed(Table<2> table, f64 growth, f64 backoff, f64 interval, u32 is_last, f32 *factors,
+                                       u32 *counts, u32 *found) {
+    Scaled now(counts, factors); // before the block that is done last waits for anything else
+    unscale_each<In, Out>(table, factors[INVERSE], counts + FOUND);
+    if (is_last == 0) return;
+    finish_writes();
+    sync_threads();
+    // Each thread has used this step's factor, so its read is done, and has fenced FOUND if it set
+    // it.
+    if (threadIdx.x != 0 || atomic_add(counts + DONE, 1u) + 1 != gridDim.x) return;
+    __threadfence(); // the others' FOUND
+    u32 any = published_word(counts + FOUND);
+    *found = any;
+    counts[FOUND] = counts[DONE] = 0;
+    if (interval >= 0) rescale(growth, backoff, interval, any != 0, now, counts, factors);
 }
 
 // out = in. Addresses: in, out.

@@ -456,23 +456,28 @@ fn step_on_device<M: Module>(
     let mut take = Take::new(&ties, grads, 1.0);
     module.visit(&mut take);
     let op = trace::op("nn_unscale", || "");
-    let (grads, flag) = scale.unscale(take.fused).unwrap_or_else(|error| raise(error));
-    let flags = agreed(&Divided::of(&module).groups, vec![flag]).unwrap_or_else(|error| raise(error));
-    let flag = flags.into_iter().next().expect("the flag of this rank, or of all");
+    let groups = Divided::of(&module).groups;
+    let (grads, flag) = if groups.is_empty() {
+        scale.unscale_and_update(take.fused, growth).unwrap_or_else(|error| raise(error))
+    } else {
+        let (grads, flag) = scale.unscale(take.fused).unwrap_or_else(|error| raise(error));
+        let flags = agreed(&groups, vec![flag]).unwrap_or_else(|error| raise(error));
+        let flag = flags.into_iter().next().expect("the flag of this rank, or of all");
+        scale.update(&flag, growth).unwrap_or_else(|error| raise(error));
+        (grads, flag)
+    };
     let grads = take.ids.into_iter().zip(grads).collect();
     let mut give = Give { ties: &ties, grads, done: take.done };
     module.visit(&mut give);
     drop(op);
-    let module = if graph::is_capturing() {
+    if graph::is_capturing() {
         let stepped = unless(&flag, || optimizer.optimize(lr, module, give.done));
         stepped.unwrap_or_else(|error| raise(error))
     } else if amp::any_set(vec![flag.clone()]).unwrap_or_else(|error| raise(error)) {
         module
     } else {
         optimizer.optimize(lr, module, give.done)
-    };
-    scale.update(&flag, growth).unwrap_or_else(|error| raise(error));
-    module
+    }
 }
 
 /// The gradients times `factor`, in their parameters' dtypes, and whether all are finite.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn_std::{DType, Shape};
-use hip::{Device, Error as RocmError, Template};
+use hip::{Device, Error as RocmError, KernelName, Template};
 
 use crate::arg::Arg;
 use crate::device::RocmDevice;
@@ -77,8 +77,8 @@ pub fn unscale(grads: Vec<RocmTensor>, factor: f32) -> Result<(Vec<RocmTensor>, 
 #[derive(Clone, Copy)]
 enum Factor<'a> {
     Number(f32),
-    /// An f32 in device memory.
-    Tensor(&'a RocmTensor),
+    /// `1 / scale` of a scale. With a `Growth`, the launch also sets the scale for the next step.
+    Scale(&'a Scale, Option<Growth>),
 }
 
 fn unscale_by(
@@ -88,7 +88,7 @@ fn unscale_by(
     const OP: &str = "unscale";
     let template = match factor {
         Factor::Number(_) => Template::optim_unscale,
-        Factor::Tensor(_) => Template::optim_unscale_replayed,
+        Factor::Scale(..) => Template::optim_unscale_replayed,
     };
     if let Some(other) = grads.iter().find(|grad| !grad.dtype_of().is_float()) {
         return unsupported(OP, other.dtype_of());
@@ -114,29 +114,64 @@ fn unscale_by(
         }
         all.push(if last { from_rows(out)? } else { out });
     }
+    if let Factor::Scale(scale, _) = factor {
+        let own = scale.factors.hip_device();
+        if let Some(other) = groups.iter().find(|group| !Arc::ptr_eq(&group.device, own)) {
+            let found = format!("{:?}", other.device);
+            return invalid(OP, "gradients on the device of the loss's scale", found);
+        }
+    }
+    let flags = launch_all(OP, &groups, factor);
+    if flags.is_err()
+        && let Factor::Scale(Scale { counts, .. }, _) = factor
+    {
+        // An earlier launch may have set a word that the last one clears. The first error counts.
+        let word = size_of::<u32>();
+        let at = counts.byte_offset() + 2 * word;
+        let _ = counts.hip_device().fill_bytes(counts.buffer(), at, 0, 2 * word);
+    }
+    Ok((all, flags?))
+}
+
+/// Launches the kernels of all groups, and returns the flags.
+fn launch_all(
+    op: &'static str,
+    groups: &[Group<KernelName>],
+    factor: Factor<'_>,
+) -> Result<Vec<RocmTensor>, RocmError> {
     let mut flags: Vec<RocmTensor> = Vec::new();
-    for Group { device, key: kernel, rows } in &groups {
+    for (g, Group { device, key: kernel, rows }) in groups.iter().enumerate() {
         let at = flags.iter().position(|flag| Arc::ptr_eq(flag.hip_device(), device));
         let at = match at {
             Some(at) => at,
             None => {
-                flags.push(no_flag(device)?);
+                flags.push(match factor {
+                    Factor::Number(_) => no_flag(device)?,
+                    Factor::Scale(..) => RocmTensor::empty(device, Shape::from([1]), DType::U32)?,
+                });
                 flags.len() - 1
             }
         };
-        for (table, _) in tables(OP, device, rows)? {
-            let writes = Writes { of_row: 1, buffers: 1 };
+        let tables = tables(op, device, rows)?;
+        let count = tables.len();
+        for (t, (table, _)) in tables.into_iter().enumerate() {
             match factor {
                 Factor::Number(factor) => {
-                    table.launch(OP, *kernel, &[Arg::F32(factor)], &[Some(&flags[at])], writes)?;
+                    let writes = Writes { of_row: 1, buffers: 1 };
+                    table.launch(op, *kernel, &[Arg::F32(factor)], &[Some(&flags[at])], writes)?;
                 }
-                Factor::Tensor(factor) => {
-                    table.launch(OP, *kernel, &[], &[Some(factor), Some(&flags[at])], writes)?;
+                Factor::Scale(Scale { counts, factors, .. }, growth) => {
+                    let is_last = g + 1 == groups.len() && t + 1 == count;
+                    let [by, less, every] = Growth::args(growth);
+                    let scalars = [by, less, every, Arg::U32(is_last.into())];
+                    let buffers = [Some(factors), Some(counts), Some(&flags[at])];
+                    let written = if growth.is_some() { 3 } else { 1 };
+                    table.launch(op, *kernel, &scalars, &buffers, Writes { of_row: 1, buffers: written })?;
                 }
             }
         }
     }
-    Ok((all, flags))
+    Ok(flags)
 }
 
 /// A flag that is not set.
@@ -168,15 +203,23 @@ pub struct Growth {
     pub interval: usize,
 }
 
+impl Growth {
+    /// A kernel's arguments; an interval below 0 leaves the scale as it is.
+    fn args(by: Option<Self>) -> [Arg; 3] {
+        let by = by.map_or([-1.0; 3], |by| [by.growth, by.backoff, by.interval as f64]);
+        by.map(Arg::F64)
+    }
+}
+
 /// A loss's scale in device memory, for steps in a graph.
 #[derive(Debug)]
 pub struct Scale {
-    /// The finite steps since the scale changed, and the steps skipped: u32 of shape `[2]`.
+    /// The finite steps since the scale changed, the steps skipped, and two words that are 0
+    /// between steps (`optim.hip`): u32 of shape `[4]`.
     counts: RocmTensor,
-    /// The scale and `1 / scale`: f32 of shape `[1]` each.
+    /// The scale: f32 of shape `[1]`.
     scale: RocmTensor,
-    inverse: RocmTensor,
-    /// Both.
+    /// The scale, and `1 / scale` at [`INVERSE`].
     factors: RocmTensor,
 }
 
@@ -188,14 +231,12 @@ impl Clone for Scale {
     }
 }
 
-/// The place of `1 / scale` behind the scale, in elements: at the next 16 bytes, where a kernel's
-/// argument may begin.
+/// The place of `1 / scale` behind the scale, in elements (`optim.hip`).
 const INVERSE: usize = 4;
 
 impl Scale {
     fn of(counts: RocmTensor, factors: RocmTensor) -> Result<Self, RocmError> {
-        let at = |start| narrow(factors.clone(), 0, start, 1);
-        Ok(Self { counts, scale: at(0)?, inverse: at(INVERSE)?, factors })
+        Ok(Self { counts, scale: narrow(factors.clone(), 0, 0, 1)?, factors })
     }
 
     /// A scale on this device, after this many finite and skipped steps. If this thread is
@@ -209,9 +250,11 @@ impl Scale {
         };
         let device = device.open()?;
         let counts = u64::from(finite) | u64::from(skipped) << 32;
-        let [scale, inverse] = [scale, 1.0 / scale].map(|factor| u64::from(factor.to_bits()));
-        let counts = words(&device, Shape::from([2]), DType::U32, &[counts])?;
-        Self::of(counts, words(&device, Shape::from([6]), DType::F32, &[scale, 0, inverse])?)
+        let mut factors = [0; INVERSE / 2 + 1];
+        factors[0] = u64::from(scale.to_bits());
+        factors[INVERSE / 2] = u64::from((1.0 / scale).to_bits());
+        let counts = words(&device, Shape::from([4]), DType::U32, &[counts, 0])?;
+        Self::of(counts, words(&device, Shape::from([2 * factors.len()]), DType::F32, &factors)?)
     }
 
     /// The scale, an f32 of shape `[1]` that follows the steps.
@@ -230,25 +273,41 @@ impl Scale {
         Ok((scale[0], counts[0], counts[1]))
     }
 
-    /// [`unscale`] with `1 / scale`, for gradients of the scale's device. The flag says whether one
-    /// is not finite.
+    /// [`unscale`] with `1 / scale`. The flag says whether a gradient is not finite.
     ///
     /// # Errors
-    /// As [`unscale`]; `Invalid` for a gradient on another device.
+    /// As [`unscale`]; `Invalid` for a gradient on another device than the scale's.
     pub fn unscale(&self, grads: Vec<RocmTensor>) -> Result<(Vec<RocmTensor>, RocmTensor), RocmError> {
-        let (grads, mut flags) = unscale_by(grads, Factor::Tensor(&self.inverse))?;
-        if flags.is_empty() {
-            return Ok((grads, no_flag(self.factors.hip_device())?));
+        self.unscale_with(grads, None)
+    }
+
+    /// [`unscale`](Self::unscale) and [`update`](Self::update) by its flag, with one launch fewer. Only
+    /// for models that are not divided among devices, whose flags would have to agree first.
+    ///
+    /// # Errors
+    /// As [`unscale`](Self::unscale).
+    pub fn unscale_and_update(
+        &self,
+        grads: Vec<RocmTensor>,
+        by: Growth,
+    ) -> Result<(Vec<RocmTensor>, RocmTensor), RocmError> {
+        self.unscale_with(grads, Some(by))
+    }
+
+    fn unscale_with(
+        &self,
+        grads: Vec<RocmTensor>,
+        by: Option<Growth>,
+    ) -> Result<(Vec<RocmTensor>, RocmTensor), RocmError> {
+        let (grads, mut flags) = unscale_by(grads, Factor::Scale(self, by))?;
+        if let Some(flag) = flags.pop() {
+            return Ok((grads, flag));
         }
-        match (flags.pop(), flags.is_empty()) {
-            (Some(flag), true) if Arc::ptr_eq(flag.hip_device(), self.factors.hip_device()) => {
-                Ok((grads, flag))
-            }
-            (flag, _) => {
-                let found = format!("those of {} devices", flags.len() + flag.map_or(0, |_| 1));
-                invalid("unscale", "gradients on the device of the loss's scale", found)
-            }
+        let flag = no_flag(self.factors.hip_device())?;
+        if let Some(by) = by {
+            self.update(&flag, by)?;
         }
+        Ok((grads, flag))
     }
 
     /// Sets the scale for the next step, and counts this one.
@@ -256,11 +315,9 @@ impl Scale {
     /// # Errors
     /// An error of the device.
     pub fn update(&self, flag: &RocmTensor, by: Growth) -> Result<(), RocmError> {
-        let mut settings = [0.0; 12];
-        settings[..3].copy_from_slice(&[by.growth, by.backoff, by.interval as f64]);
         let device = flag.hip_device();
         let kernel = Template::optim_rescale.name();
         let outputs = [&self.counts, &self.factors];
-        rows("rescale", device, kernel, device.grid(1), &[Arg::F64x12(settings)], &[flag], &[], &outputs)
+        rows("rescale", device, kernel, device.grid(1), &Growth::args(Some(by)), &[flag], &[], &outputs)
     }
 }

@@ -3,14 +3,16 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::optim::{GradientsParams, Optimizer};
-use burn::tensor::TensorData;
 use burn::tensor::backend::Backend;
+use burn::tensor::{DType, TensorData};
+use burn_rocm::fused::amp::{Growth, Scale, any_set};
 use burn_rocm::fused::optim::{self, Clip, Rule, State, Step};
 use burn_rocm::graph::{Graph, uncaptured};
 use burn_rocm::{Rocm, RocmDevice, RocmError};
 use burn_rocm_nn::amp::GradScalerConfig;
 use burn_rocm_nn::optim::SgdConfig;
 use burn_rocm_nn::{BatchNormConfig, graph};
+use burn_rocm_tests::Random;
 
 use crate::B;
 use crate::replays::alone;
@@ -211,4 +213,73 @@ fn a_scaler_steps_outside_of_captures_as_before_them() {
         (bits(&model), scaler.to_record())
     };
     assert_eq!(train(true), train(false));
+}
+
+/// Gradients of four dtypes take several launches. The scale follows each step, whichever gradient
+/// is not finite, and whether the launch that unscales also updates the scale or another launch
+/// does.
+#[test]
+fn a_scale_follows_gradients_of_many_launches() {
+    let _alone = alone();
+    let device = RocmDevice::default();
+    let by = Growth { growth: 4.0, backoff: 0.25, interval: 2 };
+    let random = Random::new();
+    let dtypes = [DType::F32, DType::F16, DType::BF16, DType::F64];
+    for joined in [true, false] {
+        let scale = Scale::new(&device, 1024.0, 0, 0).unwrap();
+        let (mut expected, mut finite, mut skipped) = (1024.0f32, 0, 0);
+        for step in 0..6 {
+            // A launch takes at most 165 gradients, so step 0 needs several. Empty ones take no
+            // part.
+            let count = |_| if step == 0 { 166 + random.below(174) } else { random.below(4) };
+            let row =
+                || -> Vec<f64> { (0..random.below(70)).map(|_| random.below(128) as f64 - 64.0).collect() };
+            let mut grads: Vec<(Vec<f64>, DType)> = dtypes
+                .iter()
+                .flat_map(|&dtype| (0..count(dtype)).map(move |_| dtype))
+                .map(|dtype| (row(), dtype))
+                .collect();
+            let full: Vec<usize> = (0..grads.len()).filter(|&at| !grads[at].0.is_empty()).collect();
+            let overflows = random.below(5) < 2 && !full.is_empty();
+            if overflows {
+                let row = &mut grads[full[random.below(full.len())]].0;
+                let at = random.below(row.len());
+                row[at] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY][random.below(3)];
+            }
+            let tensor = |(row, dtype): &(Vec<f64>, DType)| {
+                let data = TensorData::new(row.clone(), [row.len()]).convert_dtype(*dtype);
+                rocm(Plain::<1>::from_data(data, (&device, *dtype)))
+            };
+            let given = grads.iter().map(tensor).collect();
+            let (unscaled, flag) = if joined {
+                scale.unscale_and_update(given, by).unwrap()
+            } else {
+                let (unscaled, flag) = scale.unscale(given).unwrap();
+                scale.update(&flag, by).unwrap();
+                (unscaled, flag)
+            };
+            assert_eq!(any_set(vec![flag]).unwrap(), overflows, "step {step}");
+            let inverse = 1.0 / expected;
+            for ((row, dtype), out) in grads.iter().zip(unscaled) {
+                let found: Vec<f64> = from_rocm::<1>(out).into_data().iter::<f64>().collect();
+                let result = |&x: &f64| match dtype {
+                    DType::F64 => x * f64::from(inverse),
+                    _ => f64::from(x as f32 * inverse),
+                };
+                let right = row.iter().map(result).zip(&found);
+                assert!(
+                    found.len() == row.len()
+                        && right.clone().all(|(a, &b)| a == b || a.is_nan() && b.is_nan())
+                );
+            }
+            if overflows {
+                (expected, finite, skipped) = (expected * 0.25, 0, skipped + 1);
+            } else if finite + 1 == by.interval {
+                (expected, finite) = (expected * 4.0, 0);
+            } else {
+                finite += 1;
+            }
+            assert_eq!(scale.read().unwrap(), (expected, finite, skipped), "step {step}");
+        }
+    }
 }
