@@ -3,32 +3,8 @@
 // cases. There a thread has 4 x 4 scores and reads a number from shared memory for every two
 // multiply-adds. Here it has 8 x 8, and reads four numbers at once for every 16. Weights are put into
 // shared memory STEP keys at a time, beside the values of these keys, so a block needs little of it.
-#include "attention_sequences.h"
-#include "prelude.h"
-#include "rounded.h"
+#include "attention_f32.h"
 
-namespace math {
-MATH_FUNCTION(exp2, exp2f, exp2)
-MATH_FUNCTION2(fmax, fmaxf, fmax)
-} // namespace math
-
-// The parameters of `attention_f32`, in their order.
-struct Given {
-    Shape s;
-    View q_at, k_at, v_at;
-    const f32 *q, *k, *v;
-    f32 scale;
-    Window window;
-    f32 *out;
-    RowSum<f32> *sums; // or null
-};
-
-// TEAM neighbouring threads, 8 or 16, have the same 8 rows: two groups of WIDTH neighbours, ROWS / 2
-// apart. A thread's columns, keys or values, are two groups of WIDTH neighbours too, PART apart. So a
-// team of 8 has 64 columns, and one of 16 has 128.
-constexpr u32 TEAMS = 16, WIDTH = 4, HALVES = 2, SIZE = HALVES * WIDTH, ROWS = TEAMS * SIZE;
-template <u32 TEAM> constexpr u32 THREADS = TEAMS * TEAM;
-template <u32 TEAM> constexpr u32 PART = TEAM * WIDTH;
 constexpr u32 STEP = 16, QUADS = STEP / WIDTH; // terms of a sum in shared memory
 
 // Whether a block loads the next step's operands while it multiplies, and the terms of a step that it
@@ -37,18 +13,14 @@ constexpr u32 STEP = 16, QUADS = STEP / WIDTH; // terms of a sum in shared memor
 #if COMPILER_NVIDIA
 constexpr bool AHEAD = true;
 constexpr u32 TOGETHER = 8;
+// Whether threads have their places in a zigzag (`place_now`). On an H200, a prototype took 6.94 ms
+// for [2, 16, 4096, 128], and 7.43 ms without the zigzag. Nobody has timed teams of 8 with it.
+template <u32 TEAM> constexpr bool ZIGZAG = TEAM == 16;
 #else
 constexpr bool AHEAD = false;
 constexpr u32 TOGETHER = 4;
+template <u32 TEAM> constexpr bool ZIGZAG = false;
 #endif
-using Quad = Vector<f32, WIDTH>;
-
-DEVICE Quad &quad_at(f32 *x) { return *reinterpret_cast<Quad *>(x); }
-DEVICE const Quad &quad_at(const f32 *x) { return *reinterpret_cast<const Quad *>(x); }
-
-// The thread's number, from which each step computes its positions again: they would otherwise stay
-// in registers through the loops.
-DEVICE u32 thread_now() { return recompute_from((u32)threadIdx.x); }
 
 // Element [term][place] of a step is stored with its place XORed with this, so that lanes use
 // different banks when they write a quad across terms and when they read along places.
@@ -108,11 +80,9 @@ template <u32 COUNT, u32 TEAM> struct Along {
     }
 };
 
-using Own = f32[SIZE][HALVES][WIDTH]; // what a thread has of a tile
-
 // Adds the products of a step: left[STEP][ROWS] by right[STEP][HALVES * PART].
 template <u32 TEAM> DEVICE void multiply(const f32 *left, const f32 *right, Own &sum) {
-    u32 thread = thread_now(), row = thread / TEAM * WIDTH, column = thread % TEAM * WIDTH;
+    u32 place = place_now<TEAM, ZIGZAG<TEAM>>(), row = place / TEAM * WIDTH, column = place % TEAM * WIDTH;
     UNROLLED_BY(TOGETHER)
     for (u32 d = 0; d < STEP; ++d) {
         u32 turned = turn(d / WIDTH);
@@ -132,103 +102,11 @@ template <u32 TEAM> DEVICE void multiply(const f32 *left, const f32 *right, Own 
     }
 }
 
-// The position of a thread's row `i` in the tile.
-template <u32 TEAM> DEVICE u32 row_of(u32 thread, u32 i) {
-    return i / WIDTH * (ROWS / HALVES) + thread / TEAM * WIDTH + i % WIDTH;
-}
-
-// Combines the values of a team by op; each of its threads gets the result. A team's threads are
-// neighbours in a warp.
-template <u32 TEAM, class Op> DEVICE void across(f32 (&value)[SIZE], Op op) {
-    i32 lane = (i32)(threadIdx.x % (u32)warpSize);
-    UNROLLED
-    for (i32 distance = (i32)TEAM / 2; distance > 0; distance /= 2) {
-        UNROLLED
-        for (u32 i = 0; i < SIZE; ++i) value[i] = op(value[i], shuffle(value[i], lane ^ distance));
-    }
-}
-
-// One instruction instead of a comparison and a select. It drops NaN, but the sum of the row is
-// then NaN.
-struct Greater {
-    DEVICE f32 operator()(f32 a, f32 b) const { return math::fmax(a, b); }
-};
-
-// exp(x), where `x` is a difference of scores, and so exact beside the scores' own rounding.
-DEVICE f32 power(f32 x) { return math::exp2(x * 1.4426950408889634f); }
-
-// Turns the scores of a tile into weights relative to the rows' greatest scores so far, and scales
-// the earlier sums to match. `whole`: whether every query of the tile sees all its keys.
-template <u32 TEAM>
-DEVICE void weigh(const Given &g, u32 row0, u32 key0, bool whole, Own &score, f32 (&top)[SIZE], f32 (&sum)[SIZE],
-                  Own &sums) {
-    f32 peak[SIZE];
-    UNROLLED
-    for (u32 i = 0; i < SIZE; ++i) {
-        UNROLLED
-        for (u32 c = 0; c < HALVES; ++c) {
-            UNROLLED
-            for (u32 w = 0; w < WIDTH; ++w) {
-                f32 &x = score[i][c][w];
-                // Not fused with the subtraction of the greatest, which would leave the product's
-                // rounding error.
-                x = product(x, g.scale);
-            }
-        }
-    }
-    if (!whole) {
-        // Read before the comparisons, or each would become a branch around the read.
-        const Window window = g.window;
-        u32 queries = (u32)g.s.queries, keys = (u32)g.s.keys, thread = thread_now();
-        UNROLLED
-        for (u32 i = 0; i < SIZE; ++i) {
-            u32 query = row0 + row_of<TEAM>(thread, i);
-            UNROLLED
-            for (u32 c = 0; c < HALVES; ++c) {
-                UNROLLED
-                for (u32 w = 0; w < WIDTH; ++w) {
-                    u32 key = key0 + c * PART<TEAM> + thread % TEAM * WIDTH + w;
-                    score[i][c][w] = select(window.sees(query, key, queries, keys), score[i][c][w], LOWEST<f32>);
-                }
-            }
-        }
-    }
-    UNROLLED
-    for (u32 i = 0; i < SIZE; ++i) {
-        peak[i] = top[i];
-        UNROLLED
-        for (u32 c = 0; c < HALVES; ++c) {
-            UNROLLED
-            for (u32 w = 0; w < WIDTH; ++w) peak[i] = Greater()(peak[i], score[i][c][w]);
-        }
-    }
-    across<TEAM>(peak, Greater());
-    UNROLLED
-    for (u32 i = 0; i < SIZE; ++i) {
-        // One row after the other: the comparisons of all exponentials at once would take more
-        // scalar registers than there are.
-        if (i > 0) peak[i] = recompute_after(sum[i - 1], peak[i]);
-        f32 base = base_of(peak[i]), fade = power(top[i] - base);
-        top[i] = peak[i];
-        sum[i] *= fade;
-        UNROLLED
-        for (u32 c = 0; c < HALVES; ++c) {
-            UNROLLED
-            for (u32 w = 0; w < WIDTH; ++w) sum[i] += score[i][c][w] = power(score[i][c][w] - base);
-        }
-        UNROLLED
-        for (u32 c = 0; c < HALVES; ++c) {
-            UNROLLED
-            for (u32 w = 0; w < WIDTH; ++w) sums[i][c][w] *= fade;
-        }
-    }
-}
-
 // Stores the weights of keys STEP * n .. of the tile as [key][row]. A half or a quarter of the threads
 // have them.
 template <u32 TEAM> DEVICE void put_weights(const Own &score, u32 n, f32 *to) {
     constexpr u32 OWNERS = STEP / WIDTH, STEPS = TEAM / OWNERS; // threads of a team that have a step; steps of a group
-    u32 thread = thread_now(), row = thread / TEAM * WIDTH, at = thread % TEAM, quad = at % OWNERS;
+    u32 place = place_now<TEAM, ZIGZAG<TEAM>>(), row = place / TEAM * WIDTH, at = place % TEAM, quad = at % OWNERS;
     if (at / OWNERS != n % STEPS) return;
     UNROLLED
     for (u32 c = 0; c < HALVES; ++c) {
@@ -304,7 +182,7 @@ template <u32 TEAM> DEVICE void attend(const Given &given, u32 batch, u32 head, 
             multiply<TEAM>(left, right, score);
         }
         bool whole = by_all.begin <= key0 && key0 + KEYS <= by_all.end;
-        weigh<TEAM>(reload_parameters(given), row0, key0, whole, score, top, sum, sums);
+        weigh<TEAM, ZIGZAG<TEAM>>(reload_parameters(given), row0, key0, whole, score, top, sum, sums);
         UNROLLED
         for (u32 n = 0; n < KEYS / STEP; ++n) {
             sync_threads();
@@ -319,26 +197,7 @@ template <u32 TEAM> DEVICE void attend(const Given &given, u32 batch, u32 head, 
             multiply<TEAM>(left, right, sums);
         }
     }
-    across<TEAM>(sum, Plus());
-    const Given &g = reload_parameters(given);
-    u32 queries = (u32)g.s.queries, values = (u32)g.s.values, thread = thread_now();
-    u64 first = ((u64)batch * (u64)g.s.heads + head) * queries;
-    UNROLLED
-    for (u32 i = 0; i < SIZE; ++i) {
-        u32 query = row0 + row_of<TEAM>(thread, i);
-        if (query >= queries) continue;
-        f32 factor = share(sum[i]);
-        if (g.sums != nullptr && thread % TEAM == 0) g.sums[first + query] = RowSum<f32>{base_of(top[i]), factor};
-        UNROLLED
-        for (u32 c = 0; c < HALVES; ++c) {
-            u32 column = c * PART<TEAM> + thread % TEAM * WIDTH;
-            if (column >= values) continue;
-            Quad value;
-            UNROLLED
-            for (u32 w = 0; w < WIDTH; ++w) value.lane[w] = sums[i][c][w] * factor;
-            quad_at(g.out + (first + query) * values + column) = value;
-        }
-    }
+    write_rows<TEAM, ZIGZAG<TEAM>>(given, batch, head, row0, top, sum, sums);
 }
 
 // `out` is packed [pairs, queries, values]. Columns of the operands are contiguous, their other

@@ -1,9 +1,11 @@
 // The steps of element-wise chains, and how a thread takes its elements through them.
 #pragma once
 #include "prelude.h"
+#include "approximate.h"
 #include "functors.h"
 #include "rounded.h"
 #include "rows.h"
+#include "widen.h"
 
 // The functors of a step, in the order of `CHAIN` in `src/table.rs`.
 #define CHAIN_OF_TWO(X) X(Add) X(Sub) X(Mul) X(Div) X(Max) X(Min) X(ReluBackward) X(SigmoidBackward) X(Fill)
@@ -69,11 +71,13 @@ DEVICE i32 offset_of(const Map &map, u32 i) {
 
 constexpr u32 STEPS = 16;
 
-// What a list computes. INTERPRETED: any steps. NORM: the steps of a norm on known statistics, which
-// is compiled as a whole: Sub, Div, Mul and Add of values with one map, ONE or NEIGHBOURS; then Add of
-// elements IN_MEMORY, or not; then Relu, or not. The first operand of the first step is IN_MEMORY, that
-// of the others is LAST. The last result is stored, and no other.
-enum Program : u16 { INTERPRETED, NORM };
+// What a list computes. INTERPRETED: any steps. The other two are compiled as a whole:
+// - NORM: a norm on known statistics, so Sub, Div, Mul and Add of values with one map, ONE or
+//   NEIGHBOURS;
+// - SHIFT: only this Add, for instance of a bias.
+// In both, an Add of elements IN_MEMORY may follow, and then a Relu. The first operand of the first
+// step is IN_MEMORY, that of the others is LAST. The last result is stored, and no other.
+enum Program : u16 { INTERPRETED, NORM, SHIFT };
 constexpr u32 NORM_STEPS = 4;
 
 struct Chain {
@@ -316,56 +320,107 @@ DEVICE Values<T> evaluate(u32 count, Place at, Reload reload) {
     return last;
 }
 
-// Rounds a step's results to T, as a separate kernel would store them.
-template <class Op, class T, class F> DEVICE void apply_step(Values<T> &x, F other) {
-    using C = compute_t<T>;
-    UNROLLED
-    for (u32 g = 0; g < GROUPS; ++g) {
+// Divides a by b. In bf16 it multiplies by the reciprocals if all b and 1 / b are normal numbers.
+// Rounded to bf16, the results are the same. bf16 numbers have 8 binary digits. The quotient of two
+// of them differs from each midpoint between neighbouring bf16 numbers by at least 2^-17 of itself,
+// and the product is exact to 2^-22. A quotient below f32's normal numbers may be a midpoint. Then b
+// is a power of two, whose reciprocal must be exact, or the product is rounded to the midpoint, a
+// multiple of 2^-149. On an H200 all pairs of bf16 numbers were compared. AMD's manuals promise
+// a reciprocal exact to an ulp, but not that of a power of two, so AMD GPUs divide.
+template <class T, class C, u32 WIDTH> DEVICE void divide_all(C (&a)[WIDTH], const C (&b)[WIDTH]) {
+#if !COMPILER_AMD
+    if constexpr (is_same<T, bf16>::value) {
+        bool normal = true;
         UNROLLED
-        for (u32 j = 0; j < GROUP; ++j)
-            x.group[g].lane[j] = store<T>::from(Op::apply((C)load(x.group[g].lane[j]), (C)load(other(g, j))));
+        for (u32 j = 0; j < WIDTH; ++j) {
+            f32 size = math::abs(b[j]);
+            normal = normal && size >= 1.17549435e-38f && size <= 8.5e37f; // not if it is NaN
+        }
+        if (normal) {
+            UNROLLED
+            for (u32 j = 0; j < WIDTH; ++j) a[j] = product(a[j], reciprocal(b[j]));
+            return;
+        }
     }
+#endif
+    UNROLLED
+    for (u32 j = 0; j < WIDTH; ++j) a[j] = a[j] / b[j];
 }
 
-// `Mul` of a step whose result the next step adds to: compiled together, the two would become one
-// instruction that does not round the product.
-struct RoundedMul {
-    static DEVICE f32 apply(f32 a, f32 b) { return product(a, b); }
-};
-
-// NORM for a thread's elements: the results of `evaluate`, without the interpreter.
-template <class T, bool JOINED, class Reload> DEVICE void evaluate_norm(Place at, Reload reload) {
-    Values<T> x = {};
-    GroupOffsets offsets = {MAPS, {}};
-    {
-        const Chain &chain = reload();
-        read_values<JOINED>(chain.step[0].a, at, x);
-    }
-    auto with_values = [&](u32 s, auto op) {
-        const Chain &chain = reload();
-        const Step &step = chain.step[s];
-        Values<T> y = {};
-        read_mapped(step.b, step.source_b, chain, step.map_b, at, offsets, y);
-        apply_step<decltype(op)>(x, [&](u32 g, u32 j) { return y.group[g].lane[j]; });
-#if COMPILER_AMD
-        // Keeps the compiler from reading the next step's values before this step is done.
-        at.first = recompute_after(load(x.group[GROUPS - 1].lane[GROUP - 1]), at.first);
-#endif
-    };
-    with_values(0, Sub());
-    with_values(1, Div());
-    with_values(2, RoundedMul());
-    with_values(3, Add());
+// NORM, or SHIFT if not NORMED, for WIDTH neighbours that all exist: the results of `evaluate`,
+// without the interpreter. SOURCE is that of the mapped values, ONE or NEIGHBOURS. All reads come
+// before the first step, so that they are in flight together.
+template <class T, bool NORMED, u32 SOURCE, u32 WIDTH, class Reload>
+DEVICE void evaluate_norm(u32 first, Reload reload) {
+    using C = compute_t<T>;
+    using Piece = Vector<T, WIDTH>;
+    constexpr u32 OWN = NORMED ? NORM_STEPS : 1;
     const Chain &chain = reload();
     u32 count = chain.count;
-    bool adds = count > NORM_STEPS && chain.step[NORM_STEPS].source_b == IN_MEMORY;
-    if (adds) {
-        Values<T> y = {};
-        read_values<JOINED>(chain.step[NORM_STEPS].b, at, y);
-        apply_step<Add>(x, [&](u32 g, u32 j) { return y.group[g].lane[j]; });
+    bool adds = count > OWN && chain.step[OWN].source_b == IN_MEMORY;
+    auto elements = [&](u64 tensor) {
+        return *reinterpret_cast<const Piece *>(reinterpret_cast<const T *>(tensor) + first);
+    };
+    Piece x = elements(chain.step[0].a), more = {}, mapped[OWN];
+    if (adds) more = elements(chain.step[OWN].b);
+    UNROLLED
+    for (u32 g = 0; g < WIDTH / GROUP; ++g) {
+        i32 offset = offset_of(chain.map[chain.step[0].map_b], first + g * GROUP);
+        UNROLLED
+        for (u32 s = 0; s < OWN; ++s) {
+            const T *from = reinterpret_cast<const T *>(chain.step[s].b) + offset;
+            Vector<T, GROUP> group;
+            if constexpr (SOURCE == ONE) {
+                UNROLLED
+                for (u32 j = 0; j < GROUP; ++j) group.lane[j] = *from;
+            } else {
+                group = *reinterpret_cast<const Vector<T, GROUP> *>(from);
+            }
+            UNROLLED
+            for (u32 j = 0; j < GROUP; ++j) mapped[s].lane[g * GROUP + j] = group.lane[j];
+        }
     }
-    if (count > NORM_STEPS + (adds ? 1 : 0)) {
-        apply_step<OfOne<Relu>>(x, [&](u32 g, u32 j) { return x.group[g].lane[j]; });
+    C a[WIDTH];
+    widen(x, a);
+    // Each step rounds to T, as a separate kernel would store it.
+    auto step = [&](const Piece &other, auto f) {
+        C b[WIDTH];
+        widen(other, b);
+        f(b);
+        widen(narrow<T>(a), a);
+    };
+    auto add = [&](const C(&b)[WIDTH]) {
+        UNROLLED
+        for (u32 j = 0; j < WIDTH; ++j) a[j] += b[j];
+    };
+    if constexpr (NORMED) {
+        step(mapped[0], [&](const C(&b)[WIDTH]) {
+            UNROLLED
+            for (u32 j = 0; j < WIDTH; ++j) a[j] -= b[j];
+        });
+        step(mapped[1], [&](const C(&b)[WIDTH]) { divide_all<T>(a, b); });
+        // Without a rounded product, the next sum would join it to one instruction.
+        step(mapped[2], [&](const C(&b)[WIDTH]) {
+            UNROLLED
+            for (u32 j = 0; j < WIDTH; ++j) a[j] = product(a[j], b[j]);
+        });
     }
-    write_values<JOINED>(chain.step[count - 1].out, at, x);
+    step(mapped[OWN - 1], add);
+    if (adds) step(more, add);
+    if (count > OWN + (adds ? 1 : 0)) {
+        UNROLLED
+        for (u32 j = 0; j < WIDTH; ++j) a[j] = Relu::apply(a[j]);
+    }
+    T *to = reinterpret_cast<T *>(reload().step[count - 1].out);
+    *reinterpret_cast<Piece *>(to + first) = narrow<T>(a);
+}
+template <class T, bool JOINED, bool NORMED, class Reload> DEVICE void evaluate_norm(Place at, Reload reload) {
+    auto from = [&](auto part) {
+        constexpr u32 WIDTH = JOINED ? GROUP * GROUPS : GROUP;
+        UNROLLED
+        for (u32 first = at.first, p = 0; p < GROUP * GROUPS / WIDTH; ++p, first += at.step) part(first);
+    };
+    constexpr u32 WIDTH = JOINED ? GROUP * GROUPS : GROUP;
+    if (reload().step[0].source_b == ONE) from([&](u32 first) { evaluate_norm<T, NORMED, ONE, WIDTH>(first, reload); });
+    else from([&](u32 first) { evaluate_norm<T, NORMED, NEIGHBOURS, WIDTH>(first, reload); });
 }

@@ -89,7 +89,9 @@ template <class T, bool MIXED> DEVICE void run(const Chain &given) {
         auto reload = [&]() -> const Chain & { return reload_parameters(given); };
         if (at.first >= n) return;
         if constexpr (!MIXED) {
-            if (given.program == NORM) return evaluate_norm<T, JOINED<T>>(at, reload);
+            // If some of a thread's elements are past the end, the interpreter computes the rest.
+            if (given.program == NORM && is_whole(at)) return evaluate_norm<T, JOINED<T>, true>(at, reload);
+            if (given.program == SHIFT && is_whole(at)) return evaluate_norm<T, JOINED<T>, false>(at, reload);
         }
         evaluate<T, MIXED, JOINED<T>>(count, at, reload);
     });

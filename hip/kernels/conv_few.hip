@@ -7,6 +7,7 @@
 // are innermost in memory. A thread takes every n-th pixel of the part and keeps all sums in
 // registers. The block adds its threads' sums in a fixed order; another kernel adds the parts'
 // sums, also in a fixed order. Blocks have 256 threads.
+#include "matrix_cores.h"
 #include "prelude.h"
 #include "rows.h"
 
@@ -168,4 +169,122 @@ __global__ __launch_bounds__(256) void conv_few_weights(FewWeights p, const T *g
             }
         }
     });
+}
+
+#if HAS_CORES
+// Sets the terms of a product from `count` on to 0. The weights there are 0, but a NaN or an
+// infinity times 0 is NaN.
+DEVICE void keep_terms(cores::Rows &rows, u32 count) {
+    UNROLLED
+    for (u32 w = 0; w < cores::OPERAND; ++w) {
+#if CORES_MMA
+        u32 term = w / 2 * 8 + cores::lane() % 4 * 2;
+#else
+        u32 term = 2 * w + (cores::OPERAND * 2 == cores::SIDE ? 0 : cores::lane() / cores::SIDE * cores::OPERAND * 2);
+#endif
+        if (term >= count) rows.word[w] = 0;
+    }
+}
+#endif
+
+// out[batch, oh, ow, oc] by matrix cores: at most 4 input channels, windows of at most 7 rows and 8
+// columns with a stride of 2 and no dilation along a row, and at most 64 output channels, a
+// multiple of 16. `w` is [oc, kh, kw, ic].
+//
+// A block computes up to PIXELS neighbours of a row of the output at a time. It keeps the rows of x
+// under their windows in shared memory, with 4 channels for each pixel. So with a stride of 2 every
+// window's row begins at a multiple of 16 bytes, and the products read overlapping windows without
+// a copy of each. A window's row has 32 terms, of which those past the window are 0 in both
+// operands. A block has at least PIXELS / 32 warps of cores::LANES threads.
+template <class T>
+__global__ __launch_bounds__(256) void conv_few_matrix(FewWeights p, const T *w, const T *x, T *out) {
+#if HAS_CORES
+    constexpr u32 PIXELS = 128, STRIDE = 2, ROWS = 7, MOST = 64, GROUP = 32, TERMS = 32, AHEAD = 4;
+    constexpr u32 LINE = (PIXELS * STRIDE + TERMS / 4) * 4, PITCH = ROWS * TERMS + 8, OUT_PITCH = MOST + 8;
+    constexpr u32 AREA = ROWS * LINE > PIXELS * OUT_PITCH ? ROWS * LINE : PIXELS * OUT_PITCH;
+    using Piece = Vector<T, 8>;
+    SHARED(Piece, shared_area, AREA / 8);
+    SHARED(Piece, shared_weight, MOST * PITCH / 8);
+    T *area = shared_area[0].lane, *weight = shared_weight[0].lane;
+    for (u32 i = threadIdx.x; i < MOST * PITCH; i += blockDim.x) {
+        u32 o = i / PITCH, at = i % PITCH, r = at / TERMS, c = at % 4, column = at % TERMS / 4;
+        bool inside = o < p.oc && r < p.kh && column < p.kw && c < p.ic;
+        weight[i] = inside ? w[((o * p.kh + r) * p.kw + column) * p.ic + c] : T{0};
+    }
+    u32 across = (p.ow + PIXELS - 1) / PIXELS;
+    for_each_row((u64)p.batch * p.oh * across, [&](u64 block) {
+        u32 line = (u32)block / across, first = ((u32)block - line * across) * PIXELS, sample = line / p.oh;
+        u32 count = p.ow - first < PIXELS ? p.ow - first : PIXELS, span = (count - 1) * STRIDE + TERMS / 4;
+        i32 top = (i32)((line - sample * p.oh) * p.sh) - (i32)p.ph, left = (i32)(first * STRIDE) - (i32)p.pw;
+        const T *image = x + (u64)sample * p.by_sample;
+        for (u32 i = threadIdx.x; i < p.kh * span; i += AHEAD * blockDim.x) {
+            Vector<T, 4> pixel[AHEAD] = {};
+            UNROLLED
+            for (u32 k = 0; k < AHEAD; ++k) {
+                u32 at = i + k * blockDim.x, r = at / span, column = at - r * span;
+                i32 iy = top + (i32)(r * p.dh), ix = left + (i32)column;
+                if (at >= p.kh * span || (u32)iy >= p.ih || (u32)ix >= p.iw) continue;
+                const T *from = image + ((u64)(u32)iy * p.by_row + (u64)(u32)ix * p.by_column);
+                UNROLLED
+                for (u32 c = 0; c < 4; ++c) {
+                    if (c < p.ic) pixel[k].lane[c] = from[c * p.by_channel];
+                }
+            }
+            UNROLLED
+            for (u32 k = 0; k < AHEAD; ++k) {
+                u32 at = i + k * blockDim.x, r = at / span, column = at - r * span;
+                if (at < p.kh * span) *reinterpret_cast<Vector<T, 4> *>(area + r * LINE + column * 4) = pixel[k];
+            }
+        }
+        sync_threads();
+        cores::Tile<T, STRIDE * 4> windows(area);
+        cores::Tile<T, PITCH> weights(weight);
+        cores::Sums sums[GROUP / 16][MOST / 16] = {};
+        // Whole warps compute or don't, because the CPU's emulation needs all lanes of one.
+        u32 begin = cores::warp() * GROUP;
+        bool computes = threadIdx.x / (u32)warpSize * (u32)warpSize / cores::LANES * GROUP < count;
+        if (computes) {
+            ROLLED
+            for (u32 r = 0; r < p.kh; ++r) {
+                ROLLED
+                for (u32 k = 0; k < p.kw * 4; k += 16) {
+                    cores::Rows pixels[GROUP / 16];
+                    UNROLLED
+                    for (u32 m = 0; m < GROUP / 16; ++m) {
+                        pixels[m] = windows.rows(begin + m * 16, r * LINE + k);
+                        if (p.kw * 4 - k < 16) keep_terms(pixels[m], p.kw * 4 - k);
+                    }
+                    UNROLLED
+                    for (u32 n = 0; n < MOST / 16; ++n) {
+                        if (n * 16 >= p.oc) continue;
+                        cores::Columns columns = weights.columns(n * 16, r * TERMS + k);
+                        UNROLLED
+                        for (u32 m = 0; m < GROUP / 16; ++m) cores::multiply<T>(pixels[m], columns, sums[m][n]);
+                    }
+                }
+            }
+        }
+        sync_threads(); // the results take the place of the image
+        if (computes) {
+            UNROLLED
+            for (u32 m = 0; m < GROUP / 16; ++m) {
+                UNROLLED
+                for (u32 i = 0; i < cores::ELEMENTS; ++i) {
+                    u32 row = begin + m * 16 + cores::row_of(cores::slot_of(i));
+                    UNROLLED
+                    for (u32 n = 0; n < MOST / 16; ++n)
+                        area[row * OUT_PITCH + n * 16 + cores::column_of(i)] = store<T>::from(sums[m][n].at[i]);
+                }
+            }
+        }
+        sync_threads();
+        T *to = out + ((u64)line * p.ow + first) * p.oc;
+        u32 pieces = p.oc / 8;
+        for (u32 i = threadIdx.x; i < count * pieces; i += blockDim.x) {
+            u32 pixel = i / pieces, piece = i - pixel * pieces;
+            reinterpret_cast<Piece *>(to)[i] = *reinterpret_cast<const Piece *>(area + pixel * OUT_PITCH + piece * 8);
+        }
+        sync_threads();
+    });
+#endif
 }

@@ -114,6 +114,194 @@ __global__ void copy_transposed(u64 batches, u64 rows, u64 columns, u64 batch_st
     });
 }
 
+// A tile of `copy_narrow` in shared memory, as a sequence of elements. After every 128 bytes, 4
+// bytes are free (8 for elements of 8 bytes). So neighbouring threads access different banks,
+// whether their elements follow each other or are 16 bytes or a row apart. With the free bytes,
+// BYTES take less than 8 KiB, so that 8 blocks fit in the 64 KiB of a compute unit. `ops/copy.rs`
+// repeats BYTES.
+template <class T> struct NarrowTile {
+    static constexpr u32 BYTES = 7680, GROUP = 128 / sizeof(T), FREE = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
+    static constexpr u32 SIZE = BYTES / 128 * (GROUP + FREE);
+    static DEVICE u32 place(u32 i) { return i + i / GROUP * FREE; }
+
+    // V elements, `step` apart. One place at a time, so that registers don't hold all of them.
+    template <u32 V> static DEVICE Vector<T, V> get(const T *tile, u32 i, u32 step) {
+        Vector<T, V> x;
+        UNROLLED
+        for (u32 v = 0; v < V; ++v, i = recompute_from(i + step)) x.lane[v] = tile[place(i)];
+        return x;
+    }
+    template <u32 V> static DEVICE void put(T *tile, u32 i, u32 step, const Vector<T, V> &x) {
+        UNROLLED
+        for (u32 v = 0; v < V; ++v, i = recompute_from(i + step)) tile[place(i)] = x.lane[v];
+    }
+};
+
+// A thread's walk over matrices stored as planes [width][len]. It takes V neighbours of a line at a
+// time: the piece `i` of line `j` of matrix `m`. It divides once, and then adds the block's step.
+template <u32 V> struct NarrowLines {
+    u32 across, width, m, j, i, step_m, step_j, step_i;
+
+    DEVICE NarrowLines(u32 width, u32 len) : across(len / V), width(width) {
+        u32 line = threadIdx.x / across, lines = blockDim.x / across;
+        m = line / width, j = line - m * width, i = threadIdx.x - line * across;
+        step_m = lines / width, step_j = lines - step_m * width, step_i = blockDim.x - lines * across;
+    }
+    DEVICE void advance() {
+        m += step_m, j += step_j, i += step_i;
+        if (i >= across) i -= across, ++j;
+        if (j >= width) j -= width, ++m;
+    }
+};
+
+// n elements from an address on, cut into `pieces` pieces of 16 bytes. `head` elements come before
+// the first boundary.
+template <class T> struct NarrowRun {
+    static constexpr u32 V = LANES<T>;
+    u32 n, head, pieces;
+
+    DEVICE NarrowRun(u32 n, const T *at) : n(n), head((V - past_boundary(at)) % V) {
+        if (head > n) head = n;
+        pieces = (n - head) / V;
+    }
+    // Calls f(i) for the elements outside the pieces. In one loop with the pieces, NVIDIA's
+    // compiler would divide each store of a piece into stores of elements.
+    template <class F> DEVICE void for_each_end(F f) const {
+        for_each_in_block(n - pieces * V, [this, &f](u64 i) { f(i < head ? (u32)i : (u32)i + pieces * V); });
+    }
+};
+
+// tile[i] = from[i] for i in 0..n. A thread reads two pieces before it stores the first.
+template <class T> DEVICE void fill_narrow(u32 n, const T *from, T *tile) {
+    constexpr u32 V = LANES<T>, AHEAD = 2;
+    NarrowRun<T> run(n, from);
+    ROLLED
+    for (u32 p = threadIdx.x; p < run.pieces; p += AHEAD * blockDim.x) {
+        Vector<T, V> x[AHEAD] = {};
+        UNROLLED
+        for (u32 k = 0; k < AHEAD; ++k) {
+            if (p + k * blockDim.x < run.pieces) x[k] = piece_of(from, run.head + (p + k * blockDim.x) * V);
+        }
+        UNROLLED
+        for (u32 k = 0; k < AHEAD; ++k) {
+            if (p + k * blockDim.x >= run.pieces) continue;
+            NarrowTile<T>::put(tile, run.head + (p + k * blockDim.x) * V, 1, x[k]);
+        }
+    }
+    run.for_each_end([=](u32 i) { tile[NarrowTile<T>::place(i)] = from[i]; });
+}
+
+// to[i] = tile[i] for i in 0..n.
+template <class T> DEVICE void empty_narrow(u32 n, const T *tile, T *to) {
+    constexpr u32 V = LANES<T>;
+    NarrowRun<T> run(n, to);
+    ROLLED
+    for (u32 p = threadIdx.x; p < run.pieces; p += blockDim.x) {
+        u32 first = run.head + p * V;
+        *reinterpret_cast<Vector<T, V> *>(to + first) = NarrowTile<T>::template get<V>(tile, first, 1);
+    }
+    run.for_each_end([=](u32 i) { to[i] = tile[NarrowTile<T>::place(i)]; });
+}
+
+// to[m][j][i] = tile[m][i][j], V neighbours at a time.
+template <u32 V, class T>
+DEVICE void narrow_to_planes(u32 matrices, u32 width, u32 len, u64 batch_stride, u64 plane_stride, const T *tile,
+                             T *to) {
+    NarrowLines<V> at(width, len);
+    ROLLED
+    for (; at.m < matrices; at.advance()) {
+        u32 first = (at.m * len + at.i * V) * width + at.j;
+        u64 offset = at.m * batch_stride + at.j * plane_stride + at.i * V;
+        *reinterpret_cast<Vector<T, V> *>(to + offset) = NarrowTile<T>::template get<V>(tile, first, width);
+    }
+}
+
+// tile[m][i][j] = from[m][j][i], V neighbours at a time. A thread reads several times before it
+// stores the first.
+template <u32 V, class T>
+DEVICE void narrow_from_planes(u32 matrices, u32 width, u32 len, u64 batch_stride, u64 plane_stride, const T *from,
+                               T *tile) {
+    constexpr u32 AHEAD = V > 1 ? 2 : 4;
+    NarrowLines<V> at(width, len);
+    ROLLED
+    while (at.m < matrices) {
+        Vector<T, V> x[AHEAD] = {};
+        u32 first[AHEAD];
+        UNROLLED
+        for (u32 k = 0; k < AHEAD; ++k, at.advance()) {
+            first[k] = at.m < matrices ? (at.m * len + at.i * V) * width + at.j : ~0u;
+            if (at.m >= matrices) continue;
+            u64 offset = at.m * batch_stride + at.j * plane_stride + at.i * V;
+            x[k] = *reinterpret_cast<const Vector<T, V> *>(from + offset);
+        }
+        UNROLLED
+        for (u32 k = 0; k < AHEAD; ++k) {
+            if (first[k] != ~0u) NarrowTile<T>::put(tile, first[k], width, x[k]);
+        }
+    }
+}
+
+// Copies matrices between rows [len][width] of few elements, where all elements of a matrix follow
+// each other, and planes [width][len]. If TO_PLANES, out[b][j][i] = x[b * batch_stride + i * width
+// + j], else out[b][i][j] = x[b * batch_stride + j * plane_stride + i]. `out` is contiguous.
+//
+// A block takes a tile: `matrices` whole matrices or, if `matrices` is 1, `run` rows of one. It
+// accesses neighbouring elements of both tensors together, 16 bytes at a time where they are
+// aligned. If TO_PLANES and `matrices` is more than 1, matrices must follow each other in x. A tile
+// takes at most NarrowTile::BYTES, and `run` is a multiple of the number of elements in 16 bytes.
+// Works with any grid.
+template <class T, i32 TO_PLANES>
+__global__ void copy_narrow(u64 batches, u64 len, u32 width, u32 matrices, u32 run, u64 batch_stride, u64 plane_stride,
+                            const T *x, T *out) {
+    SHARED(T, tile, NarrowTile<T>::SIZE);
+    u64 across = divided(len + run - 1, run);
+    u64 on_planes = TO_PLANES ? len : batch_stride | plane_stride | len;
+    bool in_units = on_planes % LANES<T> == 0 && past_boundary(TO_PLANES ? out : x) == 0;
+    for_each_row(divided(batches + matrices - 1, matrices) * across, [&](u64 block) {
+        u64 group = divided(block, across), row = (block - group * across) * run, batch = group * matrices;
+        u32 count = (u32)(batches - batch < matrices ? batches - batch : matrices);
+        u32 rows = (u32)(len - row < run ? len - row : run);
+        if constexpr (TO_PLANES) {
+            const T *from = x + batch * batch_stride + row * width;
+            T *to = out + batch * width * len + row;
+            if constexpr (ONE_THREAD) {
+                for (u32 m = 0; m < count; ++m) {
+                    for (u32 j = 0; j < width; ++j) {
+                        INDEPENDENT
+                        for (u32 i = 0; i < rows; ++i) {
+                            to[(m * width + j) * len + i] = from[m * batch_stride + i * width + j];
+                        }
+                    }
+                }
+                return;
+            }
+            fill_narrow(count * rows * width, from, tile);
+            sync_threads();
+            if (in_units) narrow_to_planes<LANES<T>>(count, width, rows, width * len, len, tile, to);
+            else narrow_to_planes<1>(count, width, rows, width * len, len, tile, to);
+        } else {
+            const T *from = x + batch * batch_stride + row;
+            T *to = out + (batch * len + row) * width;
+            if constexpr (ONE_THREAD) {
+                for (u32 m = 0; m < count; ++m) {
+                    for (u32 j = 0; j < width; ++j) {
+                        INDEPENDENT
+                        for (u32 i = 0; i < rows; ++i) {
+                            to[(m * len + i) * width + j] = from[m * batch_stride + j * plane_stride + i];
+                        }
+                    }
+                }
+                return;
+            }
+            if (in_units) narrow_from_planes<LANES<T>>(count, width, rows, batch_stride, plane_stride, from, tile);
+            else narrow_from_planes<1>(count, width, rows, batch_stride, plane_stride, from, tile);
+            sync_threads();
+            empty_narrow(count * rows * width, tile, to);
+        }
+        sync_threads();
+    });
+}
+
 // out = value: contiguous and beginning at a 16-byte boundary.
 template <class T> __global__ void fill(u64 n, T value, T *out) {
     map_contiguous(n, out, [=]() { return value; });

@@ -159,17 +159,18 @@ template <class Scope, class T, class I> DEVICE void logits_loss(const Scored<T,
         const Scored<T, I> &g = reload_parameters(given);
         u64 len = g.len;
         const T *from = g.x + row * len;
-        Label<C> label = label_of(g.targets[row], len, g.weights, g.pads, pad, g.flag);
-        C target = (C)load(from[label.at]), spread = (C)0;
+        I target = g.targets[row]; // nothing waits for it until the row is read
         bool leads = Scope::lane() == 0, summed = g.smoothing >= (C)0 && g.weights == nullptr;
         Norm<C> e = norm_of<Scope>(len, from, summed);
         const Scored<T, I> &again = reload_parameters(given);
         const C *weights = again.weights;
+        Label<C> label = label_of(target, len, weights, again.pads, pad, again.flag);
+        C score = (C)load(from[label.at]), spread = (C)0;
         if (leads) reinterpret_cast<Softmax<C> *>(again.saved)[row] = Softmax<C>{e.max, (C)1 / e.sum};
         if (summed) spread = leads ? e.own_total - (C)len * e.log_sum : e.own_total;
         else if (again.smoothing >= (C)0)
             spread = own_sum<Scope>(len, (C)0, [=](u64 i) { return e.log_p((C)load(from[i])) * weights[i]; });
-        add_row(mine, leads, len, label, again.smoothing, e.log_p(target), spread);
+        add_row(mine, leads, len, label, again.smoothing, e.log_p(score), spread);
     });
     const Scored<T, I> &g = reload_parameters(given);
     finish(mine, g.divisor, g.partial, g.saved + 2 * g.rows, g.out);

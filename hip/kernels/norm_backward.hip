@@ -7,91 +7,8 @@
 // The statistics are recomputed from x, which is read anyway. So they are the same whichever
 // library did the forward pass, in every dtype. Each block sums its own rows' parts of dgamma and
 // dbeta, and sum_partials joins the blocks' sums. Every run with the same grid gives the same bits.
-#include "far_from_mean.h"
-#include "prelude.h"
-#include "rows.h"
-
-// The gamma of element i. Each element has its own (PerElement), or `spatial` neighbours share one
-// (PerChannel); without gamma it is 1. `piece` returns the gamma of WIDTH neighbours. Kernels ask
-// for at most AT_ONCE of them at a time: 16 bytes, because more would leave too few registers.
-template <class P> struct PerElement {
-    const P *gamma;
-    DEVICE bool aligned() const { return past_boundary(gamma) == 0; }
-    DEVICE PerElement of_row(u64) const { return *this; }
-    DEVICE compute_t<P> operator()(u64 i) const { return load(gamma[i]); }
-    template <u32 WIDTH> static constexpr u32 AT_ONCE = WIDTH < LANES<P> ? WIDTH : LANES<P>;
-    template <u32 WIDTH, class I> DEVICE Vector<P, WIDTH> piece(I first) const {
-        return vector_at<WIDTH>(gamma, first);
-    }
-};
-template <class P> struct PerChannel {
-    const P *gamma;
-    u64 groups, channels, spatial; // channels: of a group
-    DEVICE PerChannel of_row(u64 row) const {
-        return PerChannel{gamma == nullptr ? nullptr : gamma + row % groups * channels, groups, channels, spatial};
-    }
-    DEVICE compute_t<P> operator()(u64 i) const {
-        return gamma == nullptr ? (compute_t<P>)1 : load(gamma[i / spatial]);
-    }
-    DEVICE bool aligned() const { return true; }
-    template <u32 WIDTH> static constexpr u32 AT_ONCE = WIDTH; // each piece needs a division
-    template <u32 WIDTH, class I> DEVICE Neighbours<P, WIDTH> piece(I first) const {
-        Neighbours<P, WIDTH> out;
-        P value = store<P>::from((compute_t<P>)1);
-        I size = (I)spatial, channel = sizeof(I) == 4 ? first / size : (I)divided_in_f64(first, spatial),
-          rest = first - channel * size;
-        if (gamma != nullptr) value = gamma[channel];
-        for (u32 j = 0; j < WIDTH; ++j) {
-            out.lane[j] = value;
-            if (++rest == size && j + 1 < WIDTH) {
-                rest = 0, ++channel;
-                if (gamma != nullptr) value = gamma[channel];
-            }
-        }
-        return out;
-    }
-};
-
-// The sums of N values (2 or 4) over the block, returned to every thread. In each of the first
-// exchanges a lane keeps half of its values, so that N sums cost little more than one. There is one
-// barrier; consecutive calls must differ in `turn`. The block must consist of whole warps.
-template <u32 N, class C> DEVICE void block_sums(C (&value)[N], u32 turn) {
-    SHARED(C, partial, 2 * 32 * N); // a block has at most 1024 threads, a warp at least 32
-    C *of_turn = partial + turn % 2 * 32 * N;
-    u32 lane = recompute_from(threadIdx.x) % (u32)warpSize, warps = blockDim.x / (u32)warpSize;
-    auto exchange = [=](C kept, C given, u32 distance) {
-        return kept + shuffle(given, (i32)(recompute_from(lane) ^ distance));
-    };
-    auto lanes_alike = [=](C sum) { // over the lanes with the same remainder modulo N
-        for (u32 distance = N; distance < (u32)warpSize; distance *= 2) sum = exchange(sum, sum, distance);
-        return sum;
-    };
-    bool odd = lane & 1, upper = lane & 2;
-    C sum = exchange(odd ? value[1] : value[0], odd ? value[0] : value[1], 1);
-    if constexpr (N == 4) {
-        C more = exchange(odd ? value[3] : value[2], odd ? value[2] : value[3], 1);
-        sum = exchange(upper ? more : sum, upper ? sum : more, 2);
-    }
-    sum = lanes_alike(sum);
-    if (warps > 1) {
-        if (lane < N) of_turn[threadIdx.x / (u32)warpSize * N + lane] = sum;
-        sync_threads();
-        sum = (C)0;
-        ROLLED
-        for (u32 at = lane; at < warps * N; at += (u32)warpSize) sum += of_turn[at];
-        sum = lanes_alike(sum);
-    }
-    for (u32 v = 0; v < N; ++v) value[v] = shuffle(sum, (i32)v);
-}
-
-// Where a block stores its sums of dgamma and dbeta, `len` each, and where it stores a row's mean
-// and rstd. Null if they are not asked for.
-template <class C> struct Sums {
-    C *dgamma, *dbeta;
-};
-template <class C> struct Statistics {
-    C *mean, *rstd;
-};
+#include "norm_gradient.h"
+#include "widen.h"
 
 // The pieces of 16 bytes that a thread keeps of a row: 32 bytes of compute types, so that the
 // pieces of two rows and both sums take some 32 registers. On NVIDIA twice as many, if elements have
@@ -133,6 +50,13 @@ template <class T> constexpr bool AHEAD = false;
 template <class T> constexpr bool AHEAD = sizeof(T) == 2;
 #endif
 
+// Whether a thread keeps its elements of x and dy, and its gammas, as numbers of the compute type.
+// Else it converts them in each pass over a row. For layer norm on NVIDIA, numbers take 127 or 128
+// registers, with which as many blocks are resident as with the 99 to 111 that the kernel takes
+// otherwise.
+template <bool CENTRED, bool SUMS, class T, class Gamma>
+constexpr bool AS_NUMBERS = AHEAD<T> && CENTRED && SUMS && Gamma::ALL_ROWS;
+
 // The number of a row's sums that a thread stores at a time: 16 bytes, which the row's alignment
 // allows here too. Stores of single elements write a part of each sector, several times each. For
 // f32, AMD's compiler would spill registers.
@@ -146,68 +70,19 @@ template <class T> constexpr u32 TOGETHER_STORED = LANES<compute_t<T>>;
 // architectures the other types have no registers left for it.
 template <class T> constexpr bool ONTO = is_same<T, f32>::value;
 
-// The values of a row from which its gradient is computed.
-template <class C> struct Slope {
-    C mean, rstd, shift, slope;
-
-    // dx from an element's x (as n), dy and gamma.
-    DEVICE C normal(C x) const { return (x - mean) * rstd; }
-    DEVICE C operator()(C normal, C dy, C gamma) const { return rstd * (dy * gamma - shift - normal * slope); }
-};
-
-// The sums that a row's gradient needs. If CENTRED: of d = x - start, d^2, h and h * d, where
-// `start` is the row's first element or, in a second pass, its mean. Else: of x^2 and h * x. One
-// reduction gives all of them.
-template <bool CENTRED, class C> struct RowSums {
-    static constexpr u32 N = CENTRED ? 4 : 2;
-    C sum[N] = {}, start = (C)0;
-
-    DEVICE void add(C x, C h) {
-        if constexpr (CENTRED) {
-            C d = x - start;
-            sum[0] += h, sum[1] += h * d, sum[2] += d, sum[3] += d * d;
-        } else {
-            sum[0] += x * x, sum[1] += h * x;
-        }
-    }
-    DEVICE C last() const { return sum[1]; }
-
-    // `part` must be 1 / len.
-    DEVICE Slope<C> over_block(u32 turn, C part, C epsilon) {
-        block_sums(sum, turn);
-        if constexpr (CENTRED) {
-            C off = sum[2] * part, squares = sum[3] - sum[2] * off;
-            if (squares < (C)0) squares = (C)0; // negative by rounding; NaN stays NaN
-            C rstd = (C)1 / math::sqrt(squares * part + epsilon);
-            return Slope<C>{start + off, rstd, sum[0] * part, rstd * (sum[1] - sum[0] * off) * part};
-        } else {
-            C rstd = (C)1 / math::sqrt(sum[0] * part + epsilon);
-            return Slope<C>{(C)0, rstd, (C)0, rstd * sum[1] * part};
-        }
-    }
-};
-
-// Recomputes a row's sums from differences to `mean`, one element at a time to save registers.
-template <class I, class T, class Gamma, class C>
-DEVICE Slope<C> sums_again(u32 turn, C mean, I len, const T *x, const T *dy, Gamma gamma, C epsilon) {
-    RowSums<true, C> of_row;
-    of_row.start = mean;
-    ROLLED
-    for (I i = recompute_from(threadIdx.x); i < len; i += blockDim.x) {
-        of_row.add(load(x[i]), (C)load(dy[i]) * (C)load(gamma.template piece<1>(i).lane[0]));
-    }
-    return of_row.over_block(turn, (C)1 / (C)len, epsilon);
-}
-
-// For rows whose x and dy fit the registers of the block's threads, as they are stored, so that
-// both are read once. Each thread has the same columns in every row, and keeps their sums too.
+// For rows whose x and dy fit the registers of the block's threads, as they are stored or as
+// numbers, so that both are read once. Each thread has the same columns in every row, and keeps
+// their sums too.
 template <bool CENTRED, bool SUMS, class T, class Gamma>
 DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx,
                       const T *onto, Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
     using C = compute_t<T>;
     constexpr u32 WIDTH = LANES<T>, PIECES = KEPT<T>, HELD = SUMS ? PIECES * WIDTH : 1,
                   AT_ONCE = Gamma::template AT_ONCE<WIDTH>;
-    Vector<T, WIDTH> kept[PIECES], kept_grad[PIECES];
+    constexpr bool NUMBERS = AS_NUMBERS<CENTRED, SUMS, T, Gamma>;
+    constexpr u32 STORED = NUMBERS ? 1 : PIECES, COUNT = NUMBERS ? PIECES * WIDTH : 1;
+    Vector<T, WIDTH> kept[STORED], kept_grad[STORED];
+    C number[COUNT], grad_number[COUNT], gamma_number[COUNT];
     C dgamma[HELD] = {}, dbeta[HELD] = {}, part = (C)1 / (C)len;
     auto for_each_piece = [=](auto f) {
         UNROLLED
@@ -230,6 +105,18 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
         if constexpr (CENTRED) next_start = from[0];
     };
     if constexpr (AHEAD<T>) read_ahead(blockIdx.x);
+    if constexpr (NUMBERS) {
+        for_each_piece([&](u32 p, u32 first) {
+            UNROLLED
+            for (u32 j = 0; j < WIDTH; j += AT_ONCE) {
+                auto factor = gamma.template piece<AT_ONCE>(first + j);
+                C v[AT_ONCE];
+                widen(factor.lane, v);
+                UNROLLED
+                for (u32 k = 0; k < AT_ONCE; ++k) gamma_number[p * WIDTH + j + k] = v[k];
+            }
+        });
+    }
     u32 turn = 0;
     for (u64 row = blockIdx.x; row < rows; row += gridDim.x, ++turn) {
         const T *from = x + row * len, *grad = dy + row * len;
@@ -239,7 +126,17 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
         };
         // All loads of a row are issued before any result is used.
         C start = (C)0;
-        if constexpr (AHEAD<T>) {
+        if constexpr (NUMBERS) {
+            for_each_piece([&](u32 p, u32) {
+                C a[WIDTH], b[WIDTH];
+                widen(bit_cast<Vector<T, WIDTH>>(next[p]), a);
+                widen(bit_cast<Vector<T, WIDTH>>(next_grad[p]), b);
+                UNROLLED
+                for (u32 j = 0; j < WIDTH; ++j) number[p * WIDTH + j] = a[j], grad_number[p * WIDTH + j] = b[j];
+            });
+            start = load(next_start);
+            read_ahead(row + gridDim.x);
+        } else if constexpr (AHEAD<T>) {
             UNROLLED
             for (u32 p = 0; p < PIECES; ++p) {
                 kept[p] = bit_cast<Vector<T, WIDTH>>(next[p]);
@@ -263,15 +160,22 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
             RowSums<CENTRED, C> of_row;
             of_row.start = start;
             for_each_piece([&](u32 p, u32 first) {
-                if constexpr (!AHEAD<T> && !KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
-                auto a = kept[p], b = kept_grad[p];
-                auto factor = scale.template piece<AT_ONCE>(first);
-                for (u32 j = 0; j < WIDTH; ++j) {
-                    if (j != 0 && j % TOGETHER<SUMS> == 0)
-                        a = recompute_after(of_row.last(), a), b = recompute_from(b), factor = recompute_from(factor);
-                    if (j != 0 && j % AT_ONCE == 0)
-                        factor = scale.template piece<AT_ONCE>(recompute_after(of_row.last(), first + j));
-                    of_row.add(load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j % AT_ONCE]));
+                if constexpr (NUMBERS) {
+                    UNROLLED
+                    for (u32 i = p * WIDTH; i < (p + 1) * WIDTH; ++i)
+                        of_row.add(number[i], grad_number[i] * gamma_number[i]);
+                } else {
+                    if constexpr (!AHEAD<T> && !KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
+                    auto a = kept[p], b = kept_grad[p];
+                    auto factor = scale.template piece<AT_ONCE>(first);
+                    for (u32 j = 0; j < WIDTH; ++j) {
+                        if (j != 0 && j % TOGETHER<SUMS> == 0)
+                            a = recompute_after(of_row.last(), a), b = recompute_from(b),
+                            factor = recompute_from(factor);
+                        if (j != 0 && j % AT_ONCE == 0)
+                            factor = scale.template piece<AT_ONCE>(recompute_after(of_row.last(), first + j));
+                        of_row.add(load(a.lane[j]), (C)load(b.lane[j]) * (C)load(factor.lane[j % AT_ONCE]));
+                    }
                 }
             });
             slope = of_row.over_block(turn, part, epsilon);
@@ -288,24 +192,36 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
 #endif
         }
         for_each_piece([&](u32 p, u32 first) {
-            if constexpr (!AHEAD<T> && !KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
-            auto a = recompute_from(kept[p]), b = recompute_from(kept_grad[p]);
-            auto factor = scale.template piece<AT_ONCE>(first);
-            Vector<T, WIDTH> out, more = {};
-            if (ONTO<T> && onto != nullptr) more = vector_at<WIDTH>(onto + row * len, first);
-            C last = (C)0;
-            for (u32 j = 0; j < WIDTH; ++j) {
-                if (j != 0 && j % TOGETHER<SUMS> == 0)
-                    a = recompute_after(last, a), b = recompute_from(b), factor = recompute_from(factor);
-                if (j != 0 && j % AT_ONCE == 0)
-                    factor = scale.template piece<AT_ONCE>(recompute_after(last, first + j));
-                C normal = slope.normal(load(a.lane[j])), d = load(b.lane[j]);
-                if constexpr (SUMS) dgamma[p * WIDTH + j] += d * normal, dbeta[p * WIDTH + j] += d;
-                last = slope(normal, d, load(factor.lane[j % AT_ONCE]));
-                if (ONTO<T> && onto != nullptr) last += load(more.lane[j]);
-                out.lane[j] = store<T>::from(last);
+            if constexpr (NUMBERS) {
+                C y[WIDTH];
+                UNROLLED
+                for (u32 j = 0; j < WIDTH; ++j) {
+                    u32 i = p * WIDTH + j;
+                    C normal = slope.normal(number[i]), d = grad_number[i];
+                    dgamma[i] += d * normal, dbeta[i] += d;
+                    y[j] = slope(normal, d, gamma_number[i]);
+                }
+                write_piece(narrow<T>(y), to + first);
+            } else {
+                if constexpr (!AHEAD<T> && !KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
+                auto a = recompute_from(kept[p]), b = recompute_from(kept_grad[p]);
+                auto factor = scale.template piece<AT_ONCE>(first);
+                Vector<T, WIDTH> out, more = {};
+                if (ONTO<T> && onto != nullptr) more = vector_at<WIDTH>(onto + row * len, first);
+                C last = (C)0;
+                for (u32 j = 0; j < WIDTH; ++j) {
+                    if (j != 0 && j % TOGETHER<SUMS> == 0)
+                        a = recompute_after(last, a), b = recompute_from(b), factor = recompute_from(factor);
+                    if (j != 0 && j % AT_ONCE == 0)
+                        factor = scale.template piece<AT_ONCE>(recompute_after(last, first + j));
+                    C normal = slope.normal(load(a.lane[j])), d = load(b.lane[j]);
+                    if constexpr (SUMS) dgamma[p * WIDTH + j] += d * normal, dbeta[p * WIDTH + j] += d;
+                    last = slope(normal, d, load(factor.lane[j % AT_ONCE]));
+                    if (ONTO<T> && onto != nullptr) last += load(more.lane[j]);
+                    out.lane[j] = store<T>::from(last);
+                }
+                vector_at<WIDTH>(to, first) = out;
             }
-            vector_at<WIDTH>(to, first) = out;
         });
         if (statistics.mean != nullptr && threadIdx.x == 0)
             statistics.mean[row] = slope.mean, statistics.rstd[row] = slope.rstd;

@@ -4,10 +4,14 @@
 
 // GPU compilers have blockIdx, threadIdx, __syncthreads, shuffles and atomics built in. For the
 // host's compiler the CPU device defines them in hip_cpu.h, which it includes before this file.
+// SHARED declares an array in shared memory. GIVEN_SHARED declares one whose size the host gives
+// with the launch.
 #if COMPILER_HOST
 #define SHARED(T, name, count) HIP_CPU_SHARED(T, name, count)
+#define GIVEN_SHARED(T, name) HIP_DYNAMIC_SHARED(T, name)
 #else
 #define SHARED(T, name, count) __shared__ T name[count]
+#define GIVEN_SHARED(T, name) extern __shared__ T name[]
 #endif
 DEVICE void sync_threads() { __syncthreads(); }
 // The value that lane `source` of this warp holds. All lanes that `source` may name must call it.

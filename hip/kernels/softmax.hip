@@ -107,6 +107,67 @@ template <class Kind, class T> DEVICE void softmax_row(u64 len, const T *x, T *o
     }
 }
 
+// The softmax of rows that `lanes` threads of a warp keep in registers. `lanes` is a power of two.
+// Rows begin and end at multiples of 16 bytes.
+template <class Kind, class T> DEVICE void softmax_short(u64 rows, u64 len, u32 lanes, const T *x, T *out) {
+    using C = compute_t<T>;
+    constexpr u32 WIDTH = LANES<T>, PIECES = KeptRow<T>::PIECES;
+    constexpr C lowest = -INFINITE<C>;
+    u32 team = threadIdx.x / lanes, teams = blockDim.x / lanes, own = threadIdx.x % lanes * WIDTH;
+    auto over_team = [=](C value, auto op) {
+        ROLLED
+        for (u32 distance = lanes / 2; distance > 0; distance /= 2)
+            value = op(value, shuffle(value, (i32)(threadIdx.x % (u32)warpSize ^ distance)));
+        return value;
+    };
+    // All threads of a block take the same number of turns, because lanes exchange values.
+    for (u64 first = (u64)blockIdx.x * teams; first < rows; first += (u64)gridDim.x * teams) {
+        u64 row = first + team;
+        auto inside = [=](u32 p) { return row < rows && own + p * lanes * WIDTH < (u32)len; };
+        Vector<T, WIDTH> piece[PIECES];
+        UNROLLED
+        for (u32 p = 0; p < PIECES; ++p) {
+            piece[p] = {};
+            if (inside(p)) piece[p] = piece_of(x + row * len, own + p * lanes * WIDTH);
+        }
+        // Places past the row's end hold -inf, which is no maximum and whose exponential is 0.
+        C value[PIECES * WIDTH];
+        Sum<C> s{lowest, (C)0};
+        UNROLLED
+        for (u32 i = 0; i < PIECES * WIDTH; ++i) {
+            value[i] = inside(i / WIDTH) ? Kind::read((C)load(piece[i / WIDTH].lane[i % WIDTH])) : lowest;
+            s.max = Larger()(s.max, value[i]);
+        }
+        s.max = over_team(s.max, Larger());
+        UNROLLED
+        for (u32 i = 0; i < PIECES * WIDTH; ++i) {
+            C e = math::exp(value[i] - s.max);
+            s.sum += e;
+            if constexpr (Kind::EXPONENTIAL) value[i] = e;
+        }
+        s.sum = over_team(s.sum, Plus());
+        C factor = Kind::factor(s);
+        UNROLLED
+        for (u32 p = 0; p < PIECES; ++p) {
+            if (!inside(p)) continue;
+            Vector<T, WIDTH> result;
+            UNROLLED
+            for (u32 j = 0; j < WIDTH; ++j) {
+                C v = value[p * WIDTH + j];
+                result.lane[j] = store<T>::from(Kind::EXPONENTIAL ? v * factor : Kind::apply(v - s.max, factor));
+            }
+            write_piece(result, out + row * len + own + p * lanes * WIDTH);
+        }
+    }
+}
+
+template <class T> __global__ void softmax_short_rows(u64 rows, u64 len, u32 lanes, const T *x, T *out) {
+    if constexpr (!ONE_THREAD) softmax_short<Normal>(rows, len, lanes, x, out); // never called otherwise
+}
+template <class T> __global__ void log_softmax_short_rows(u64 rows, u64 len, u32 lanes, const T *x, T *out) {
+    if constexpr (!ONE_THREAD) softmax_short<Logarithm>(rows, len, lanes, x, out);
+}
+
 template <class T> __global__ void softmax_rows(u64 rows, u64 len, const T *x, T *out) {
     for_each_row(rows, [=](u64 row) { softmax_row<Normal>(len, x + row * len, out + row * len); });
 }

@@ -69,6 +69,18 @@ impl DeviceInfo {
     pub fn has_f32_matrix_units(&self) -> bool {
         self.matrix_types().contains(&DType::F32)
     }
+
+    /// Whether copies to shared memory can run beside a block's other work, and a compute unit has
+    /// room for two such blocks of `bytes` of shared memory each. NVIDIA's GPUs have such copies
+    /// from sm_80 on; HIP has no attribute for them. Lockstep has them too, for tests. NVIDIA's
+    /// driver takes 1 KiB for each block. So a unit has 1 KiB more than the most that one block may
+    /// have, and two blocks need twice `bytes` and 2 KiB of it.
+    pub fn holds_two_copying_blocks(&self, bytes: u32) -> bool {
+        let chip = chip(&self.arch);
+        let version = chip.strip_prefix("sm_").and_then(|version| version.parse::<u32>().ok());
+        let copies = chip.starts_with("cpu-lockstep") || version.is_some_and(|version| version >= 80);
+        copies && self.shared_memory_optin >= 2 * bytes as usize + 1024
+    }
 }
 
 /// How `hip/kernels/matrix_cores.h` multiplies 16 x 16 tiles of f16 and bf16 on a device.

@@ -3,6 +3,15 @@
 use crate::limits::{growth, least, unit, wide};
 use crate::{AttentionModuleOptions, DType, TensorData};
 
+/// Whether the first device has the shared memory with which attention in f32 of 65 to 128 features
+/// keeps operands there (`hip/kernels/attention_f32_kept.hip`).
+///
+/// # Panics
+/// If there is no device.
+pub fn keeps_operands() -> bool {
+    hip::Device::get(0).expect("there is a device").info().holds_two_copying_blocks(115_712)
+}
+
 /// A call's operands: queries, keys and values, each `[batch, heads, sequence, features]`, and mask
 /// and bias of the scores, `[batch, heads, queries, keys]`.
 #[derive(Debug)]

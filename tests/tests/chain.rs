@@ -226,6 +226,49 @@ fn bits_are_those_of_single_launches() {
     compare("bits_are_those_of_single_launches", &settings);
 }
 
+/// The lists that are compiled as a whole: a bias, a norm on known statistics, each with a residual and a
+/// ReLU or without, of values for a channel or for each place of a row, in bf16 also with deviations that
+/// have no normal reciprocal.
+#[test]
+fn compiled_lists_have_the_bits_of_single_launches() {
+    if !is_child() {
+        return compare("compiled_lists_have_the_bits_of_single_launches", &[["16", "8M"], ["3", "4G"]]);
+    }
+    let (device, random) = (Default::default(), Random::new());
+    // The last element ends a thread's eight, or does not.
+    for [rows, columns] in [[6, 8], [5, 12], [33, 64], [3, 4], [1, 2052]] {
+        for dtype in [FloatDType::F32, FloatDType::F16, FloatDType::BF16] {
+            let of = |dims: [usize; 2], special: bool| {
+                let value = |_| match random.below(if special { 6 } else { 1000 }) {
+                    0 if special => [0.0, 1e-39, 2e38, f32::INFINITY, f32::NAN, 0.5][random.below(6)],
+                    _ => random.uniform(-2.0, 2.0) as f32,
+                };
+                let values: Vec<f32> = (0..dims.iter().product()).map(value).collect();
+                Tensor::<R, 2>::from_data(TensorData::new(values, dims), &device).cast(dtype)
+            };
+            for dims in [[1, columns], [rows, 1]] {
+                let (x, more) = (of([rows, columns], false), of([rows, columns], false));
+                let [mean, weight, bias] = [(); 3].map(|()| of(dims, false));
+                for special in [false, true] {
+                    let deviation = of(dims, special);
+                    let normed =
+                        || (x.clone() - mean.clone()) / deviation.clone() * weight.clone() + bias.clone();
+                    let shifted = || x.clone() + bias.clone();
+                    let ends: [&dyn Fn(Tensor<R, 2>) -> Tensor<R, 2>; 4] =
+                        [&|y| y, &activation::relu, &|y| y + more.clone(), &|y| {
+                            activation::relu(y + more.clone())
+                        }];
+                    for end in ends {
+                        for y in [end(normed()), end(shifted())] {
+                            println!("tensor {:?}", bits_of(y.into_primitive().tensor()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Norms, softmax, a residual and a loss of Burn's own modules, forward and backward: ops on
 /// tensors, on their statistics and on sums, of sizes that groups of four divide and others.
 #[test]
@@ -241,6 +284,7 @@ fn gradients_are_those_of_single_launches() {
         ([3, 5, 4, 6], FloatDType::F32),
         ([2, 8, 3, 3], FloatDType::F32),
         ([2, 7, 1, 5], FloatDType::BF16),
+        ([4, 8, 4, 4], FloatDType::BF16),
         ([4, 4, 4, 8], FloatDType::F16),
     ] {
         let of = |dims: [usize; 4]| {

@@ -4,6 +4,7 @@ use hip::{Error as RocmError, Template};
 
 use super::copy::packed;
 use super::reduce::Lines;
+use crate::arg::Arg;
 use crate::tensor::{RocmTensor, check_gradient, float_type};
 
 /// The gradient with respect to the input, from the output and the output's gradient.
@@ -27,16 +28,28 @@ fn backward(
     Ok(out)
 }
 
-/// Launches the row or the column kernel of `names` along the axis.
-fn along(op: &'static str, names: [Template; 2], tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
+/// Launches the row or the column kernel of `names` along the axis. For rows that a part of a warp
+/// can keep (`Lines::team_grid`), it launches `short` instead.
+fn along(
+    op: &'static str,
+    names: [Template; 2],
+    short: Option<Template>,
+    tensor: RocmTensor,
+    axis: usize,
+) -> hip::Result<RocmTensor> {
     float_type(op, &tensor)?;
     let ty = tensor.kernel_type()?;
     let lines = Lines::new(op, tensor, axis)?;
     let input = &lines.tensor;
     let out = input.empty_like()?;
     if !out.is_empty() {
-        let names = names.map(|name| name.ty(ty));
-        lines.launch(op, names, lines.kept_row_grid(), 1, &[], [&[], &[&out]])?;
+        let [row, column] = names.map(|name| name.ty(ty));
+        match (short, lines.team_grid()) {
+            (Some(short), Some((grid, lanes))) => {
+                lines.launch(op, [short.ty(ty), column], grid, 1, &[Arg::U32(lanes)], [&[], &[&out]])?;
+            }
+            _ => lines.launch(op, [row, column], lines.kept_row_grid(), 1, &[], [&[], &[&out]])?,
+        }
     }
     lines.restore(out)
 }
@@ -47,7 +60,8 @@ fn along(op: &'static str, names: [Template; 2], tensor: RocmTensor, axis: usize
 /// `Invalid` for an axis beyond the rank of `x`; `Unsupported` for integers; an error of the
 /// device.
 pub fn softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
-    along("softmax", [Template::softmax_rows, Template::softmax_columns], x, axis)
+    let names = [Template::softmax_rows, Template::softmax_columns];
+    along("softmax", names, Some(Template::softmax_short_rows), x, axis)
 }
 
 /// The gradient of [`softmax`], from its output `y`: `y (grad - sum(grad y))`.
@@ -62,7 +76,7 @@ pub fn softmax_backward(y: RocmTensor, grad: RocmTensor, axis: usize) -> Result<
 
 /// The softmax of `-x`.
 pub(crate) fn softmin(tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
-    along("softmin", [Template::softmin_rows, Template::softmin_columns], tensor, axis)
+    along("softmin", [Template::softmin_rows, Template::softmin_columns], None, tensor, axis)
 }
 
 /// `x - max - log(sum(exp(x - max)))` along an axis.
@@ -71,7 +85,8 @@ pub(crate) fn softmin(tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor
 /// `Invalid` for an axis beyond the rank of `x`; `Unsupported` for integers; an error of the
 /// device.
 pub fn log_softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
-    along("log_softmax", [Template::log_softmax_rows, Template::log_softmax_columns], x, axis)
+    let names = [Template::log_softmax_rows, Template::log_softmax_columns];
+    along("log_softmax", names, Some(Template::log_softmax_short_rows), x, axis)
 }
 
 /// The gradient of [`log_softmax`], from its output `y`: `grad - exp(y) sum(grad)`.

@@ -154,3 +154,5 @@ pub(crate) struct LaunchShape {
 
 /// Shared memory of a block, in bytes, as on AMD's GPUs.
 pub(crate) const SHARED_BYTES: u32 = 65536;
+/// The most that `BURN_ROCM_CPU_SHARED` may ask for, as on NVIDIA's H100.
+pub(crate) const MOST_SHARED_BYTES: u32 = 227 << 10;

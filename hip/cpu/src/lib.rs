@@ -17,6 +17,7 @@
 //! | `BURN_ROCM_CPU_ARCH` | the architecture name that the device reports |
 //! | `BURN_ROCM_CPU_FAIL` | which calls fail, separated by commas: `rocblas_create_handle`, `rocblas_products`, `miopenCreateWithStream`, `miopen_kernels`, `hipEventRecord`, `hipHostMalloc`, `hipModuleLaunchKernel`, `hipStreamBeginCapture`, `hipStreamEndCapture`, `hipGraphInstantiateWithFlags`, `ncclCommInitRank`, `ncclAllReduce`, `rocblas_set_workspace`, `hipblasLtCreate`, `hipblasLtMatmulAlgoGetHeuristic`, `hipblasLtMatmul`; with `:3` after a name, only the third call fails |
 //! | `BURN_ROCM_CPU_SEED` | the seed of the order in which lockstep resumes threads (0) |
+//! | `BURN_ROCM_CPU_SHARED` | the most bytes of shared memory that a launch may give a block: 65536 (the default) to 232448 |
 #![allow(non_snake_case, non_upper_case_globals)]
 
 mod abi;

@@ -1,5 +1,6 @@
 //! The CPU device's settings, read from the environment once.
 
+use crate::abi::{MOST_SHARED_BYTES, SHARED_BYTES};
 use hip_provider::Problem;
 use std::{
     env,
@@ -22,6 +23,8 @@ pub(crate) struct Settings {
     /// The wave size of lockstep mode; `None` in native mode.
     pub(crate) wave: Option<u32>,
     pub(crate) seed: u64,
+    /// The most bytes of shared memory that a launch may ask for.
+    pub(crate) shared: u32,
     /// The architecture name that the device reports.
     pub(crate) arch: Option<String>,
     /// The failures to simulate, each for every call or for the call with this number.
@@ -154,6 +157,10 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Problem> 
             found: wave.to_string(),
         });
     }
+    let (text, name) = get("BURN_ROCM_CPU_SHARED");
+    let bytes = SHARED_BYTES..=MOST_SHARED_BYTES;
+    let expected = format!("a number of bytes, {SHARED_BYTES} to {MOST_SHARED_BYTES}");
+    let shared = number(text, name, &expected, |n| bytes.contains(n))?.unwrap_or(SHARED_BYTES);
     let (text, name) = get("BURN_ROCM_CPU_ISA");
     let isa = text.filter(|text| !text.is_empty());
     if let Some(isa) = &isa {
@@ -204,6 +211,7 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Problem> 
         late,
         wave,
         seed,
+        shared,
     })
 }
 
@@ -215,11 +223,13 @@ mod tests {
     fn defaults_and_refusals() {
         let settings = read(|_| None).ok().unwrap();
         assert_eq!((settings.devices, settings.wave, settings.seed), (1, None, 0));
+        assert_eq!(settings.shared, 65536);
         for (name, value) in [
             ("BURN_ROCM_CPU_DEVICES", "many"),
             ("BURN_ROCM_CPU_DEVICES", "-1"),
             ("BURN_ROCM_CPU_THREADS", "0"),
             ("BURN_ROCM_CPU_WAVE", "48"),
+            ("BURN_ROCM_CPU_SHARED", "1024"),
             ("BURN_ROCM_CPU_ISA", "v9"),
             ("BURN_ROCM_CPU_POISON", "2"),
             ("BURN_ROCM_CPU_LATE", "yes"),

@@ -203,6 +203,8 @@ pub const hipDeviceAttributePciDeviceId: hipDeviceAttribute_t = 68;
 pub const hipDeviceAttributePciDomainID: hipDeviceAttribute_t = 69;
 /// Shared memory of a block in bytes.
 pub const hipDeviceAttributeMaxSharedMemoryPerBlock: hipDeviceAttribute_t = 74;
+/// Bytes of shared memory that a block has at most if its launch asks for them.
+pub const hipDeviceAttributeSharedMemPerBlockOptin: hipDeviceAttribute_t = 75;
 /// Threads of a warp (AMD: a wave).
 pub const hipDeviceAttributeWarpSize: hipDeviceAttribute_t = 87;
 

@@ -152,6 +152,8 @@ const BY_MIOPEN: &[DType] = &[F32, F16];
 const HALVES: &[DType] = &[F16, BF16];
 /// The types of rows and of their parameters: the same type, or f32 parameters for 16-bit rows.
 const AFFINE: &[[DType; 2]] = &[[F32, F32], [F64, F64], [F16, F16], [BF16, BF16], [F16, F32], [BF16, F32]];
+/// The same for 16-bit rows only.
+const AFFINE_HALVES: &[[DType; 2]] = AFFINE.split_at(2).1;
 /// The types of parameters and of their gradients: the same type, or f32 and 16 bits.
 const GRADIENTS: &[[DType; 2]] = &[[F32, F32], [F64, F64], [F16, F16], [BF16, BF16], [F32, F16], [F32, BF16]];
 /// The types of results that are summed, and of their sums or the sums of their parts.
@@ -228,6 +230,7 @@ families! {
         copy_strided_units [Ints(&[16])],
         copy_to_strided [Types(RAW)],
         copy_transposed [Types(RAW)],
+        copy_narrow [Types(RAW), Ints(&[0, 1])],
         fill [Types(RAW)],
         fill_strided [Types(RAW)],
         arange [Types(INTS)],
@@ -312,6 +315,8 @@ families! {
     ]
     softmax [
         softmax_rows [Types(FLOATS)],
+        softmax_short_rows [Types(FLOATS)],
+        log_softmax_short_rows [Types(FLOATS)],
         masked_softmax_rows [Types(FLOATS)],
         softmin_rows [Types(FLOATS)],
         log_softmax_rows [Types(FLOATS)],
@@ -343,6 +348,7 @@ families! {
     ]
     conv_few [
         conv_few_forward [Types(NARROW), Ints(&[0, 1])],
+        conv_few_matrix [Types(HALVES)],
         conv_few_weights [Types(NARROW), Ints(&[9, 27]), Ints(&[0, 1])],
     ]
     conv [
@@ -392,6 +398,8 @@ families! {
     ]
     attention_f32 [attention_f32 [Types(&[F32]), Ints(&[8, 16])]]
     attention_f32_backward [attention_f32_backward [Types(&[F32]), Ints(&[1, 2])]]
+    attention_f32_kept [attention_f32_kept [Types(&[F32])]]
+    attention_f32_kept_backward [attention_f32_kept_backward [Types(&[F32])]]
     attention_backward [
         attention_backward_keys [Types(FLOATS), Ints(&[0, 1])],
         attention_backward_queries [Types(FLOATS), Ints(&[0, 1])],
@@ -440,6 +448,8 @@ families! {
         group_norm_rows [Pairs(AFFINE)],
         group_norm_repair [Types(BY_MIOPEN)],
         rms_norm_rows [Pairs(AFFINE)],
+        layer_norm_warps [Pairs(AFFINE_HALVES), Ints(&[4, 8, 16])],
+        rms_norm_warps [Pairs(AFFINE_HALVES), Ints(&[4, 8, 16])],
     ]
     norm_backward [
         layer_norm_rows_backward [Pairs(AFFINE)],

@@ -48,6 +48,9 @@ pub struct DeviceInfo {
     pub max_threads_per_compute_unit: u32,
     /// Bytes of shared memory that a block may have.
     pub shared_memory_per_block: usize,
+    /// Bytes of shared memory that a block may have if its launch asks for them. On NVIDIA's GPUs
+    /// this is more than [`shared_memory_per_block`](Self::shared_memory_per_block).
+    pub shared_memory_optin: usize,
     /// `hipDriverGetVersion`.
     pub driver_version: i32,
     /// `hipRuntimeGetVersion`: major * 10,000,000 + minor * 100,000 + patch.
@@ -97,6 +100,8 @@ impl DeviceInfo {
             ],
             total: total_memory,
         };
+        let shared_memory_per_block = attribute(hip_sys::hipDeviceAttributeMaxSharedMemoryPerBlock)? as usize;
+        let optin = known(hip_sys::hipDeviceAttributeSharedMemPerBlockOptin) as usize;
         // An invalid setting fails elsewhere, with its reason.
         // A survey must not fix the settings.
         let setting = settings_by_now().map_or(ApuMemory::Auto, |settings| settings.apu_memory);
@@ -116,7 +121,8 @@ impl DeviceInfo {
             max_threads_per_block: attribute(hip_sys::hipDeviceAttributeMaxThreadsPerBlock)?.max(1),
             max_threads_per_compute_unit: attribute(hip_sys::hipDeviceAttributeMaxThreadsPerMultiProcessor)?
                 .max(1),
-            shared_memory_per_block: attribute(hip_sys::hipDeviceAttributeMaxSharedMemoryPerBlock)? as usize,
+            shared_memory_per_block,
+            shared_memory_optin: optin.max(shared_memory_per_block),
             driver_version: versions.driver,
             runtime_version: versions.runtime,
         })

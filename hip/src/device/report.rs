@@ -94,6 +94,7 @@ fn device(info: &DeviceInfo, free: Option<usize>) -> String {
         ("max_threads_per_block", info.max_threads_per_block.to_string()),
         ("max_threads_per_compute_unit", info.max_threads_per_compute_unit.to_string()),
         ("shared_memory_per_block", info.shared_memory_per_block.to_string()),
+        ("shared_memory_optin", info.shared_memory_optin.to_string()),
         ("driver_version", info.driver_version.to_string()),
         ("runtime_version", info.runtime_version.to_string()),
     ])

@@ -21,6 +21,7 @@ const SCALAR: u8 = 3;
 /// The values of `Program`, and the functors with which a norm begins.
 const INTERPRETED: u16 = 0;
 const NORM: u16 = 1;
+const SHIFT: u16 = 2;
 const NORM_FUNCTORS: [Functor; 4] = [Functor::Sub, Functor::Div, Functor::Mul, Functor::Add];
 
 /// `MAPS` of `chain.h`.
@@ -248,15 +249,24 @@ impl Pending {
 
     /// The steps as the kernel's argument.
     pub(crate) fn argument(&self) -> Steps {
-        Steps { program: if self.is_norm() { NORM } else { INTERPRETED }, ..self.steps }
+        Steps { program: self.program(), ..self.steps }
     }
 
-    /// Whether these are the steps of a norm, for which the kernel has code of its own (`NORM` in
-    /// `chain.h`).
-    fn is_norm(&self) -> bool {
+    /// The program of `chain.h` that is compiled for exactly these steps, or `INTERPRETED`.
+    fn program(&self) -> u16 {
+        match NORM_FUNCTORS {
+            all if self.is_mapped(&all) => NORM,
+            [.., last] if self.is_mapped(&[last]) => SHIFT,
+            _ => INTERPRETED,
+        }
+    }
+
+    /// Whether the steps are these functors of values with one map, and after them at most a sum
+    /// with another tensor and a ReLU, in this order.
+    fn is_mapped(&self, functors: &[Functor]) -> bool {
         let functor = |functor: Functor| functor.in_chain().map(|number| number as u8);
-        let [first, .., last] = self.so_far() else { return false };
-        let Some((norm, more)) = self.so_far().split_at_checked(NORM_FUNCTORS.len()) else { return false };
+        let (Some(first), Some(last)) = (self.so_far().first(), self.so_far().last()) else { return false };
+        let Some((mapped, more)) = self.so_far().split_at_checked(functors.len()) else { return false };
         let by_map = |step: &Step| {
             [ONE, NEIGHBOURS].contains(&step.source_b)
                 && (step.source_b, step.map_b) == (first.source_b, first.map_b)
@@ -275,10 +285,10 @@ impl Pending {
             && first.source_a == IN_MEMORY
             && follows
             && stored
-            && norm
+            && mapped
                 .iter()
-                .zip(NORM_FUNCTORS)
-                .all(|(step, of)| Some(step.functor) == functor(of) && by_map(step))
+                .zip(functors)
+                .all(|(step, &of)| Some(step.functor) == functor(of) && by_map(step))
             && adds.is_none_or(is_sum)
             && relu.is_none_or(|step| Some(step.functor) == functor(Functor::Relu))
     }

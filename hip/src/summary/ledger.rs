@@ -13,8 +13,8 @@ use crate::settings::settings;
 use crate::watch::{self, RUNNING, SUMMARY};
 
 /// The kernels that only bring a tensor into row-major order.
-const LAYOUT_COPIES: [Template; 3] =
-    [Template::copy_strided, Template::copy_strided_units, Template::copy_transposed];
+const LAYOUT_COPIES: [Template; 4] =
+    [Template::copy_strided, Template::copy_strided_units, Template::copy_transposed, Template::copy_narrow];
 
 /// In which way a piece of an op's work was done, or why it was not done in another way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -12,12 +12,48 @@ use crate::{Image, is_last, on};
 #[test]
 fn by_own_kernels() {
     let own = ("BURN_ROCM_CONV", "own");
-    let test = ["few::few_weights", "--exact", "--ignored"];
-    for more in [None, Some("32"), Some("64")] {
-        let wave = more.map(|wave| ("BURN_ROCM_CPU_WAVE", wave));
-        let settings: Vec<_> = [own].into_iter().chain(wave).collect();
-        let text = again(&test, &settings);
-        assert!(text.contains("1 passed"), "{text}");
+    for test in ["few::few_weights", "few::few_channels"] {
+        for more in [None, Some("32"), Some("64")] {
+            let wave = more.map(|wave| ("BURN_ROCM_CPU_WAVE", wave));
+            let settings: Vec<_> = [own].into_iter().chain(wave).collect();
+            let text = again(&[test, "--exact", "--ignored"], &settings);
+            assert!(text.contains("1 passed"), "{text}");
+        }
+    }
+}
+
+/// Few input channels in larger windows with a stride of 2, on matrix cores where there are some.
+#[test]
+#[ignore = "run by the test above, with the setting in the environment"]
+fn few_channels() {
+    on();
+    let random = Random::new();
+    let device = hip::Device::get(0).unwrap();
+    for (dtype, kernel_type) in [(DType::F16, hip::DType::F16), (DType::BF16, hip::DType::BF16)] {
+        for round in 0..6 {
+            let (from, to, window) = match round % 3 {
+                0 => (3, 64, [7, 7]),
+                1 => (4, 16 * (1 + random.below(4)), [1 + random.below(7), 8]),
+                _ => (3, 48, [6, 5]),
+            };
+            let wide = if round == 5 { 280 } else { 9 + random.below(30) };
+            let (n, size) = (1 + random.below(2), [7 + random.below(6), wide]);
+            let (stride, padding) = ([1 + random.below(3), 2], [random.below(4), random.below(4)]);
+            let options = || ConvOptions::<2>::new(stride, padding, [1, 1], 1);
+            let x = Image::draw(&random, [n, from, size[0], size[1]], dtype);
+            let w = float(&random, &[to, from, window[0], window[1]], dtype, View::Contiguous, -1.0, 1.0);
+            let what = format!("{dtype:?}, {n} x {from} x {size:?}, {to} of {window:?}, {:?}", options());
+            let terms = Terms::of(from * window[0] * window[1], dtype);
+            sums!(what, terms, |B, device, [xs = &x.stored, ws = &w]| {
+                B::conv2d(x.seen::<B>(xs), ws, None, options())
+            });
+            let (x, w) = (x.float::<R>(), w.float::<R>(&Default::default()));
+            let (_, lines) = during(|| R::conv2d(x, w, None, options()));
+            if device.info().matrix_cores(kernel_type, false).unwrap().is_some() {
+                let kernel = lines.iter().any(|line| line.contains("kernel conv_few_matrix"));
+                assert!(kernel, "{what}: {lines:#?}");
+            }
+        }
     }
 }
 

@@ -258,3 +258,44 @@ fn transposed_bytes() {
         });
     }
 }
+
+/// Transposes of matrices with one short side, in both directions: dense ones, ones cut out of
+/// larger tensors at aligned and odd places, and empty ones.
+#[test]
+fn narrow_transposes() {
+    let random = Random::new();
+    let given = [[16, 64, 9], [3, 1500, 9], [2, 5000, 3], [64, 49, 3], [400, 5, 3], [0, 64, 9], [4, 0, 9]];
+    let drawn = |_| {
+        let len = match random.below(3) {
+            0 => 1 + random.below(40),
+            1 => 16 * (1 + random.below(30)),
+            _ => 1 + random.below(700),
+        };
+        [1 + random.below(12), len, 2 + random.below(31)]
+    };
+    for [batch, len, width] in given.into_iter().chain((0..30).map(drawn)) {
+        let (first, from) = (random.below(2).min(batch), [0, 0, 1, 8, 16][random.below(5)].min(len));
+        let cut = |axis: usize| {
+            let mut cut =
+                [Slice::new(first as isize, None, 1), Slice::new(0, None, 1), Slice::new(0, None, 1)];
+            cut[axis] = Slice::new(from as isize, None, 1);
+            cut
+        };
+        let long = len + from;
+        for (shape, cut) in [([first + batch, long, width], cut(1)), ([first + batch, width, long], cut(2))] {
+            let a = float(&random, &shape, FLOATS[random.below(4)], View::Contiguous, -1.0, 1.0);
+            let i = int(&random, &shape, INTS[random.below(8)], View::Contiguous, 0, 100);
+            let m = mask(&random, &shape, View::Contiguous);
+            differential!(format!("{shape:?} from {first}, {from}"), Tolerance::EXACT, |B, device| {
+                let a = B::float_slice(a.float::<B>(&device), &cut);
+                let i = B::int_slice(i.int::<B>(&device), &cut);
+                let m = B::bool_slice(m.bool::<B>(&device), &cut);
+                vec![
+                    read_float::<B>(B::float_swap_dims(a, 1, 2)),
+                    read_int::<B>(B::int_swap_dims(i, 1, 2)),
+                    read_bool::<B>(B::bool_swap_dims(m, 1, 2)),
+                ]
+            });
+        }
+    }
+}

@@ -1,8 +1,10 @@
 //! Normalisations of rows: by MIOpen if it supports the dtype, and by this crate's kernel if
 //! `BURN_ROCM_NORM` asks for it.
 
+use burn_rocm::fused::rms_norm;
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_tests::limits;
+use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -61,6 +63,146 @@ fn layer_norm_of_a_large_mean() {
                 // The rounding of the mean, in standard deviations.
                 let tolerance = if dtype == DType::F64 { 1e-6 } else { 0.2 };
                 assert!((y - expected).abs() < tolerance, "{dtype:?}: {y} instead of {expected} for {x}");
+            }
+        }
+    }
+}
+
+/// Lengths of rows that warps compute, if the rows fill the device. They range from one piece of 16
+/// bytes to 16 pieces for each of 32 lanes; in some, not every lane has a last piece. Only a warp
+/// of 64 lanes takes the longest.
+const BY_WARPS: [usize; 6] = [8, 24, 768, 2056, 4096, 4104];
+
+/// The types of rows and of their parameters.
+const HALVES: [[DType; 2]; 4] = [
+    [DType::BF16, DType::BF16],
+    [DType::F16, DType::F32],
+    [DType::F16, DType::F16],
+    [DType::BF16, DType::F32],
+];
+
+/// More rows than fill the device if warps compute them. The last block has fewer rows than warps.
+/// On the CPU device, whose blocks have one thread, few rows.
+fn rows_for_warps() -> usize {
+    let device = hip::Device::get(0).unwrap();
+    let several = device.info().max_threads_per_block > 1;
+    if several { 16 * device.info().compute_units as usize + 3 } else { 7 }
+}
+
+/// Values in -2 to 2. In some rows the first element is far from the mean, so the kernel needs a
+/// second pass. Others are far from 0.
+fn rows_with_outliers(random: &Random, [rows, len]: [usize; 2], dtype: DType) -> TensorData {
+    let value = |at: usize| match (at / len % 7, at % len) {
+        (3, 0) => 100.0,
+        (5, _) => 50.0 + random.uniform(-2.0, 2.0),
+        _ => random.uniform(-2.0, 2.0),
+    };
+    TensorData::new((0..rows * len).map(value).collect::<Vec<f64>>(), [rows, len]).convert_dtype(dtype)
+}
+
+fn parameter(random: &Random, len: usize, dtype: DType) -> TensorData {
+    TensorData::new((0..len).map(|_| random.uniform(0.5, 1.5)).collect::<Vec<f64>>(), [len])
+        .convert_dtype(dtype)
+}
+
+/// The tensor, in memory behind `skip` other elements.
+fn behind(data: &TensorData, skip: usize) -> burn_backend::tensor::FloatTensor<R> {
+    let (device, values) = (Default::default(), data.iter::<f64>());
+    let values: Vec<f64> = std::iter::repeat_n(9.0, skip).chain(values).collect();
+    let all = TensorData::new(values, [skip + data.num_elements()]).convert_dtype(data.dtype);
+    let view = R::float_slice(R::float_from_data(all, &device), &[Slice::new(skip as isize, None, 1)]);
+    R::float_reshape(view, Shape::from(data.shape.to_vec()))
+}
+
+/// Asserts that a warp computed each row of up to 4096 elements, unless the library did, or blocks
+/// have one thread.
+fn assert_by_warps(what: &str, lines: &[String], len: usize) {
+    let by_warps = lines.iter().any(|line| line.contains("_norm_warps<"));
+    let library = lines.iter().any(|line| line.contains("miopen"));
+    let several = hip::Device::get(0).unwrap().info().max_threads_per_block > 1;
+    assert!(by_warps || library || !several || len > 4096, "{what}: {lines:#?}");
+}
+
+/// The pairs of types to try for a length: one for long rows, which take a while.
+fn types_for(place: usize, len: usize) -> Vec<[DType; 2]> {
+    if len > 768 { vec![HALVES[place % HALVES.len()]] } else { HALVES.to_vec() }
+}
+
+#[test]
+fn rows_by_warps() {
+    let random = Random::new();
+    let exact =
+        |data: &TensorData| O::float_from_data(data.clone().convert_dtype(DType::F64), &Default::default());
+    for (place, len) in BY_WARPS.into_iter().enumerate() {
+        for [dtype, params] in types_for(place, len) {
+            let x = rows_with_outliers(&random, [rows_for_warps(), len], dtype);
+            let [gamma, beta] = [(); 2].map(|()| parameter(&random, len, params));
+            let beta = (random.below(2) > 0).then_some(beta);
+            let skip = random.below(2);
+            let what = format!("{len} of {dtype:?}, {params:?}, beta {}, skip {skip}", beta.is_some());
+            let operands = [&x, &gamma].map(|data| behind(data, skip));
+            let shift = beta.as_ref().map(|beta| behind(beta, skip));
+            let [input, scale] = operands;
+            let (found, lines) = during(|| R::layer_norm(input, scale, shift, 1e-5));
+            assert_by_warps(&what, &lines, len);
+            let (found, exact_beta) = (read_float::<R>(found), beta.as_ref().map(exact));
+            let operands = [&x, &gamma].map(exact);
+            limits::assert_layer_norm::<O>(&what, &found, dtype, operands, exact_beta, 1e-5);
+        }
+    }
+}
+
+/// A NaN or an infinity makes its own row NaN, wherever it is.
+#[test]
+fn rows_by_warps_with_infinities() {
+    let (random, len) = (Random::new(), 264);
+    for dtype in [DType::F16, DType::BF16] {
+        let x = rows_with_outliers(&random, [rows_for_warps(), len], dtype);
+        let mut values: Vec<f64> = x.iter::<f64>().collect();
+        let bad = [(0, 0, f64::NAN), (1, 263, f64::NAN), (2, 0, f64::INFINITY), (4, 100, f64::NEG_INFINITY)];
+        for (row, at, value) in bad {
+            values[row * len + at] = value;
+        }
+        let x = TensorData::new(values, x.shape.to_vec()).convert_dtype(dtype);
+        let [x, gamma, beta] = [x, parameter(&random, len, DType::F32), parameter(&random, len, DType::F32)]
+            .map(|data| R::float_from_data(data, &Default::default()));
+        let (found, lines) = during(|| R::layer_norm(x, gamma, Some(beta), 1e-5));
+        assert_by_warps(&format!("{dtype:?}"), &lines, len);
+        let found: Vec<f64> = read_float::<R>(found).iter::<f64>().collect();
+        for (row, values) in found.chunks(len).enumerate() {
+            let nan = bad.iter().any(|&(bad, ..)| bad == row);
+            let as_expected = values.iter().all(|y| if nan { y.is_nan() } else { y.is_finite() });
+            assert!(as_expected, "{dtype:?}, row {row}: {values:?}");
+        }
+    }
+}
+
+/// The sum of a row's squares has no cancellation, so its relative error is that of a sum of
+/// positive terms, and the root halves it. Mean, epsilon, root, reciprocal and both products add 6
+/// roundings.
+#[test]
+fn rms_rows_by_warps() {
+    let random = Random::new();
+    for (place, len) in BY_WARPS.into_iter().enumerate() {
+        for [dtype, params] in types_for(place, len) {
+            let x = rows_with_outliers(&random, [rows_for_warps(), len], dtype);
+            let gamma = parameter(&random, len, params);
+            let what = format!("{len} of {dtype:?}, {params:?}");
+            let [input, scale] = [&x, &gamma].map(|data| behind(data, 1));
+            let (found, lines) = during(|| rms_norm(input, scale, 1e-5).expect("a norm"));
+            assert_by_warps(&what, &lines, len);
+            let found: Vec<f64> = read_float::<R>(found).iter::<f64>().collect();
+            let [x, gamma] = [&x, &gamma].map(|data| data.iter::<f64>().collect::<Vec<f64>>());
+            let wide =
+                limits::growth(limits::in_turn(len) + 1, DType::F32) / 2.0 + 6.0 * limits::unit(DType::F32);
+            let share = 1.01 * (wide + limits::unit(dtype));
+            for (row, found) in x.chunks(len).zip(found.chunks(len)) {
+                let squares = row.iter().map(|x| x * x).sum::<f64>() / len as f64;
+                for ((x, gamma), y) in row.iter().zip(&gamma).zip(found) {
+                    let expected = x / (squares + 1e-5).sqrt() * gamma;
+                    let limit = share * expected.abs() + limits::least(dtype);
+                    assert!((y - expected).abs() <= limit, "{what}: {y} instead of {expected} for {x}");
+                }
             }
         }
     }

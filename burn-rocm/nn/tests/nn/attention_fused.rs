@@ -6,6 +6,7 @@ use burn_rocm::fused::{
     attention_weights_backward,
 };
 use burn_rocm::{RocmError, RocmTensor};
+use burn_rocm_tests::attention::keeps_operands;
 use burn_rocm_tests::lockstep::fewer;
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::{
@@ -236,11 +237,14 @@ fn gradients_in_f32_are_one_kernel() {
                 (grads.map(|grad| grad.map(read_float::<R>)), kernels)
             };
             let (grads, kernels) = run(&inputs, [true; 3]);
-            let three = [
-                format!("attention_f32<f32, {}>", if width > 64 { 16 } else { 8 }),
-                "attention_dots<f32>".into(),
-                format!("attention_f32_backward<f32, {parts}>"),
-            ];
+            let (forward, backward) = match width {
+                65.. if keeps_operands() => {
+                    ("attention_f32_kept<f32>".into(), "attention_f32_kept_backward<f32>".into())
+                }
+                65.. => ("attention_f32<f32, 16>".into(), format!("attention_f32_backward<f32, {parts}>")),
+                _ => ("attention_f32<f32, 8>".into(), format!("attention_f32_backward<f32, {parts}>")),
+            };
+            let three: [String; 3] = [forward, "attention_dots<f32>".into(), backward];
             assert_eq!(kernels, three);
             for wanted in [[true; 3], [true, false, false], [false, true, false], [false, false, true]] {
                 let (again, _) = run(&inputs, wanted);

@@ -89,13 +89,16 @@ fn poisoned(random: &Random, [heads, length, width]: [usize; 3], count: usize) -
     [with(0.0), with(f64::NAN)]
 }
 
-/// Tiles of keys that no query of a tile sees are not read: NaN in them changes nothing. Their
-/// gradients are 0.
 #[test]
 fn keys_outside_the_windows_are_not_read() {
+    keys_outside_the_windows(if in_lockstep() { 16 } else { 64 }, &FLOATS);
+}
+
+/// Tiles of keys that no query of a tile sees are not read: NaN in them changes nothing. Their
+/// gradients are 0.
+pub(crate) fn keys_outside_the_windows(width: usize, dtypes: &[DType]) {
     let (random, queries, keys) = (Random::new(), 200, 400);
-    let width = if in_lockstep() { 16 } else { 64 };
-    for dtype in FLOATS {
+    for &dtype in dtypes {
         // The first query is at position 200 and sees the keys from 151 on, and query 128 those from 279
         // on. Tiles have at most 64 keys.
         let cases = [(true, 128, 0), (false, 128, 0), (true, 256, 128)];

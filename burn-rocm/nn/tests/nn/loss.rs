@@ -196,7 +196,21 @@ pub(crate) fn run<B: AutodiffBackend>(
 #[test]
 fn losses_and_gradients_as_in_f64() {
     let random = Random::new();
-    let shapes = [[1, 1], [1, 7], [64, 10], [600, 30], [3, 32], [5, 33], [3, 257], [2, 4096], [2, 5003]];
+    // In the last two, a thread reads four pieces of 16 bytes at a time if elements have 16 bits:
+    // in a warp of 32, and in a block of 256.
+    let shapes = [
+        [1, 1],
+        [1, 7],
+        [64, 10],
+        [600, 30],
+        [3, 32],
+        [5, 33],
+        [3, 257],
+        [2, 4096],
+        [2, 5003],
+        [2, 1024],
+        [2, 8200],
+    ];
     let mut checked = 0;
     for kind in [Scores::Logits, Scores::Probabilities, Scores::LogProbabilities] {
         for (place, &[rows, len]) in shapes.iter().enumerate() {

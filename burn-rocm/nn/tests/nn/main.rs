@@ -12,6 +12,7 @@ mod attention_encoder;
 mod attention_formulas;
 mod attention_fused;
 mod attention_grouped;
+mod attention_kept;
 mod attention_packed;
 mod attention_softmax;
 mod bias_add;

@@ -1,5 +1,7 @@
 //! Attention of f32 without mask, bias, softcap and dropout by larger tiles for each thread
 //! (`attention_f32.hip`), and its gradients (`attention_f32_backward.hip`). No scores are stored.
+//! For 65 to 128 features, GPUs with enough shared memory have kernels that keep operands there
+//! (`attention_f32_kept.hip`, `attention_f32_kept_backward.hip`).
 
 use burn_std::DType;
 use hip::{Device, Grid, Template};
@@ -9,7 +11,7 @@ use super::strides;
 use super::window::Window;
 use crate::arg::Arg;
 use crate::ops::copy::packed;
-use crate::ops::launch::views_to;
+use crate::ops::launch::views_to_with;
 use crate::tensor::RocmTensor;
 
 /// Queries of a tile (`ROWS` of `attention_f32.hip`).
@@ -24,8 +26,16 @@ const VALUES: usize = 8;
 const TEAMS_OF_BLOCK: usize = 16;
 /// Queries, keys or features of a tile of the gradients (`SIZE` of `attention_f32_backward.hip`).
 const SIZE: usize = 64;
-/// The threads of a block of the gradients' kernel.
+/// The threads of a block of the gradients' kernels.
 const BACKWARD_THREADS: u32 = 128;
+/// The most features and values of the kernels that keep operands (`FEATURES`).
+const KEPT_FEATURES: usize = 128;
+/// The team of `attention_f32_kept`.
+const KEPT_TEAM: usize = 8;
+/// The bytes of shared memory of a block of `attention_f32_kept`, and of its gradients' kernel
+/// (`FLOATS`).
+const KEPT_BYTES: u32 = 115_712;
+const KEPT_BYTES_BACKWARD: u32 = 115_456;
 
 /// Whether the kernels of this file take tensors of these sizes, once they are readable: `queries` with
 /// `width` features each, and keys with as many and `values` values.
@@ -51,6 +61,8 @@ pub(super) fn readable(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
 pub(super) struct InF32<'a> {
     inputs: [&'a RocmTensor; 3],
     team: usize,
+    /// Whether it keeps its queries in shared memory.
+    kept: bool,
 }
 
 impl<'a> InF32<'a> {
@@ -59,10 +71,14 @@ impl<'a> InF32<'a> {
     pub(super) fn of(inputs: [&'a RocmTensor; 3]) -> hip::Result<Option<Self>> {
         let [query, key, value] = inputs;
         let (&[_, _, queries, width], &[.., values]) = (query.dims(), value.dims()) else { return Ok(None) };
-        let fits = takes(query.hip_device(), query.kernel_type()?, queries, width, values)
+        let device = query.hip_device();
+        let fits = takes(device, query.kernel_type()?, queries, width, values)
             && [query, key, value].into_iter().all(is_readable);
         let team = TEAMS.into_iter().find(|&team| values <= team * VALUES);
-        Ok(team.filter(|_| fits).map(|team| Self { inputs, team }))
+        let kept = values > TEAMS[0] * VALUES
+            && width.max(values) <= KEPT_FEATURES
+            && device.info().holds_two_copying_blocks(KEPT_BYTES);
+        Ok(team.filter(|_| fits).map(|team| Self { inputs, team, kept }))
     }
 
     /// `softmax(window(scale q k^T)) v`, written to `out`, which is packed. `shape` is that of
@@ -83,10 +99,14 @@ impl<'a> InF32<'a> {
         let dims: Vec<Arg> = [shape].into_iter().chain(inputs.map(strides)).collect();
         let scalars = [Arg::F32(scale as f32), window.arg()];
         let tiles = batch * heads * queries.div_ceil(ROWS);
-        let threads = (TEAMS_OF_BLOCK * self.team) as u32;
+        let (kernel, team, bytes) = if self.kept {
+            (Template::attention_f32_kept.ty(hip::DType::F32), KEPT_TEAM, KEPT_BYTES)
+        } else {
+            (Template::attention_f32.ty(hip::DType::F32).int(self.team as i32), self.team, 0)
+        };
+        let threads = (TEAMS_OF_BLOCK * team) as u32;
         let grid = Grid { blocks: device.grid_rows(tiles, usize::MAX).blocks, threads };
-        let kernel = Template::attention_f32.ty(hip::DType::F32).int(self.team as i32);
-        views_to(op, device, kernel, grid, &dims, &inputs, &scalars, &[Some(out), sums])
+        views_to_with(op, device, kernel, (grid, bytes), &dims, &inputs, &scalars, &[Some(out), sums])
     }
 }
 
@@ -143,7 +163,12 @@ impl<'a> InF32Backward<'a> {
         let outputs = [by_query, by_key, by_value, Some(&state)];
         let blocks = device.grid_rows(self.items, usize::MAX).blocks;
         let grid = Grid { blocks, threads: BACKWARD_THREADS };
-        let kernel = Template::attention_f32_backward.ty(hip::DType::F32).int(self.parts as i32);
-        views_to(op, device, kernel, grid, &dims, &inputs, &scalars, &outputs)
+        let kept = self.parts > 1 && device.info().holds_two_copying_blocks(KEPT_BYTES_BACKWARD);
+        let (kernel, bytes) = if kept {
+            (Template::attention_f32_kept_backward.ty(hip::DType::F32), KEPT_BYTES_BACKWARD)
+        } else {
+            (Template::attention_f32_backward.ty(hip::DType::F32).int(self.parts as i32), 0)
+        };
+        views_to_with(op, device, kernel, (grid, bytes), &dims, &inputs, &scalars, &outputs)
     }
 }

@@ -1,8 +1,9 @@
-//! Convolutions of which each output channel has few weights, as in a network's first layer, and the
-//! gradient of these weights (`conv_few.hip`).
+//! Convolutions of which each output channel has few weights, as in a network's first layer, and
+//! the gradient of these weights (`conv_few.hip`). With few input channels but larger windows, the
+//! forward pass runs on matrix cores.
 
 use burn_std::DType;
-use hip::{ConvDesc, Grid, KernelProblem, Template};
+use hip::{ConvDesc, Grid, KernelProblem, MatrixCores, Template};
 
 use crate::arg::Arg;
 use crate::dtype::kernel_type;
@@ -21,6 +22,15 @@ const KERNELS: [(usize, usize); 2] = [(9, 8), (27, 2)];
 /// The forward kernel: the most weights of an output channel, the most weights of all, and the
 /// output channels of a thread.
 const FORWARD: [usize; 3] = [27, 4096, 8];
+
+/// The forward kernel on matrix cores: the most input channels, rows and columns of a window, and
+/// output channels, and the pixels of a row that a block computes at a time.
+const ON_CORES: [usize; 5] = [4, 7, 8, 64, 128];
+
+/// The warps of its block, and the blocks that a compute unit gets. There are few, because each
+/// block first reads the weights.
+const WARPS: u32 = 4;
+const BLOCKS_ON_CORES: usize = 4;
 
 /// The kernels' block.
 const THREADS: u32 = 256;
@@ -79,6 +89,28 @@ pub(super) fn problem(desc: &ConvDesc, grad: &RocmTensor) -> hip::Result<Option<
     kernel(desc, grad).map(|_| problem()).transpose()
 }
 
+/// Whether `conv_few_forward` computes the convolution.
+fn has_few_weights(desc: &ConvDesc, x: &RocmTensor) -> bool {
+    let [most, all, wide] = FORWARD;
+    few(desc, x).is_some_and(|(oc, taps)| taps <= most && oc * taps <= all && oc.is_multiple_of(wide))
+}
+
+/// The threads of a block of `conv_few_matrix`; `None` if it does not compute the convolution.
+fn on_cores(desc: &ConvDesc, x: &RocmTensor, last: bool) -> hip::Result<Option<u32>> {
+    let [channels, rows, columns, outputs, _] = ON_CORES;
+    let (Some(_), true, false) = (few(desc, x), last, has_few_weights(desc, x)) else { return Ok(None) };
+    let &[oc, ic, height, width] = desc.w.as_slice() else { return Ok(None) };
+    let fits = ic <= channels && height <= rows && width <= columns && oc <= outputs;
+    if !fits || !oc.is_multiple_of(16) || desc.stride.last() != Some(&2) || desc.dilation.last() != Some(&1) {
+        return Ok(None);
+    }
+    let info = x.hip_device().info();
+    Ok(info.matrix_cores(x.kernel_type()?, desc.gradient)?.and_then(|cores| {
+        let threads = WARPS * if cores == MatrixCores::Mfma { 64 } else { 32 };
+        (threads <= info.max_threads_per_block).then_some(threads)
+    }))
+}
+
 /// The key by which the tuning store chooses the library or the kernel for the convolution. `None`
 /// if there is no kernel. If `last`, the result has its channels innermost.
 pub(super) fn forward_problem(
@@ -86,11 +118,13 @@ pub(super) fn forward_problem(
     x: &RocmTensor,
     last: bool,
 ) -> hip::Result<Option<KernelProblem>> {
-    let [most, all, wide] = FORWARD;
     let choice = if last { "library or kernel, channels last," } else { "library or kernel," };
-    let problem = || problem_of(choice, Template::conv_few_forward, desc, x.dtype_of());
-    let fits = |&(oc, taps): &(usize, usize)| taps <= most && oc * taps <= all && oc.is_multiple_of(wide);
-    few(desc, x).filter(fits).map(|_| problem()).transpose()
+    let problem = |template| problem_of(choice, template, desc, x.dtype_of()).map(Some);
+    match has_few_weights(desc, x) {
+        true => problem(Template::conv_few_forward),
+        false if on_cores(desc, x, last)?.is_some() => problem(Template::conv_few_matrix),
+        false => Ok(None),
+    }
 }
 
 /// The kernels' struct `FewWeights`.
@@ -134,10 +168,20 @@ pub(super) fn forward(
     let [batch, channels, height, width] = [desc.y[0], desc.y[1], desc.y[2], desc.y[3]];
     let shape = if last { vec![batch, height, width, channels] } else { desc.y.clone() };
     let out = RocmTensor::empty(device, shape, x.dtype_of())?;
-    let kernel = Template::conv_few_forward.ty(x.kernel_type()?).int(last.into());
-    // Two pixels for each thread, because each block first reads the weights.
-    let blocks = out.len().div_ceil(2 * THREADS as usize * FORWARD[2]);
-    let grid = Grid { threads: THREADS, ..device.grid_rows(blocks, THREADS as usize) };
+    let (kernel, grid) = match on_cores(desc, &x, last)? {
+        Some(threads) => {
+            let rows = batch * height * width.div_ceil(ON_CORES[4]);
+            let blocks = rows.min(BLOCKS_ON_CORES * device.info().compute_units as usize);
+            let grid = Grid { threads, ..device.grid_rows(blocks, threads as usize) };
+            (Template::conv_few_matrix.ty(x.kernel_type()?), grid)
+        }
+        None => {
+            // Two pixels for each thread, because each block first reads the weights.
+            let blocks = out.len().div_ceil(2 * THREADS as usize * FORWARD[2]);
+            let grid = Grid { threads: THREADS, ..device.grid_rows(blocks, THREADS as usize) };
+            (Template::conv_few_forward.ty(x.kernel_type()?).int(last.into()), grid)
+        }
+    };
     let dims = [sizes(desc, &x, 1)];
     views(op, device, kernel, grid, &dims, &[Some(&weight), Some(&x)], &[], &out)?;
     if last { from_rows(out) } else { Ok(out) }

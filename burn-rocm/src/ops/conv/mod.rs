@@ -258,7 +258,8 @@ pub(crate) fn forward(
     };
     let library = |x, weight| compute(op, &desc, &desc.y, [x, weight], ways);
     // Own kernels use the order that the library would use.
-    let may_be_last = few::forward_problem(&desc, &x, false)?.is_some() && puts_channels_last(&desc, &x)?;
+    let has_own = |last| few::forward_problem(&desc, &x, last).map(|problem| problem.is_some());
+    let may_be_last = (has_own(false)? || has_own(true)?) && puts_channels_last(&desc, &x)?;
     let setting = hip::channels_last()?;
     let orders = match (setting, conv_route()?) {
         // Without the library, the closure `library` returns the error.
@@ -284,7 +285,11 @@ pub(crate) fn forward(
                 Some(dnn) if !is_fresh(&desc, &x, fresh)? => is_faster_last(dnn, ways.direction, &desc, &x)?,
                 _ => last,
             };
-            few::forward(op, &desc, [&x, &weight], last)?
+            match few::forward_problem(&desc, &x, last)? {
+                Some(_) => few::forward(op, &desc, [&x, &weight], last)?,
+                // The order was timed just now, and the own kernel has only the other one.
+                None => library(x, weight)?,
+            }
         }
         false => match by_product(op, &desc, [&x, &weight], library)? {
             Some(out) => out,

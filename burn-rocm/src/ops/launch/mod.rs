@@ -286,11 +286,25 @@ pub(crate) fn views_to(
     scalars: &[Arg],
     outputs: &[Option<&RocmTensor>],
 ) -> hip::Result<()> {
-    launch_views(op, device, kernel, (grid, 0), dims, inputs, scalars, outputs, dense)
+    views_to_with(op, device, kernel, (grid, 0), dims, inputs, scalars, outputs)
 }
 
-/// [`views_to`] with outputs of any layout, whose strides `dims` give too, and with bytes of dynamic
-/// shared memory beside the grid.
+/// [`views_to`] with bytes of dynamic shared memory beside the grid.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn views_to_with(
+    op: &'static str,
+    device: &Arc<Device>,
+    kernel: KernelName,
+    grid: (Grid, u32),
+    dims: &[Arg],
+    inputs: &[Option<&RocmTensor>],
+    scalars: &[Arg],
+    outputs: &[Option<&RocmTensor>],
+) -> hip::Result<()> {
+    launch_views(op, device, kernel, grid, dims, inputs, scalars, outputs, dense)
+}
+
+/// [`views_to_with`] with outputs of any layout, whose strides `dims` give too.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn views_to_views(
     op: &'static str,

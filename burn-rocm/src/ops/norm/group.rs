@@ -186,13 +186,12 @@ pub fn group_norm_backward(
     }
     let statistics =
         params.then(|| RocmTensor::empty(device, [2, shape.rows()], compute_dtype(dtype))).transpose()?;
-    let grid = gradient_grid(device, shape.rows(), shape.len(), dtype);
+    let kernel = Template::group_norm_rows_backward;
+    let grid = gradient_grid(kernel, device, shape.rows(), shape.len(), dtype);
     views_to(
         OP,
         device,
-        Template::group_norm_rows_backward
-            .ty(x.kernel_type()?)
-            .ty(gamma.as_ref().unwrap_or(&x).kernel_type()?),
+        kernel.ty(x.kernel_type()?).ty(gamma.as_ref().unwrap_or(&x).kernel_type()?),
         grid,
         &shape.dims(),
         &[Some(&x), Some(&grad), gamma.as_ref()],

@@ -3,7 +3,7 @@
 use burn_std::DType;
 use hip::{Device, Error as RocmError, Grid, LayerNormDesc, Template};
 
-use super::{by_miopen, fits, for_miopen, passed_over, row, rows_backward};
+use super::{by_miopen, fits, for_miopen, passed_over, row, rows_backward, rows_forward};
 use crate::arg::Arg;
 use crate::dtype::kernel_type;
 use crate::error::invalid;
@@ -52,8 +52,7 @@ pub fn layer_norm(
     }
     let passed_over = without_miopen(x.hip_device(), x.dtype_of(), gamma.dtype_of(), x.len())?;
     if !by_miopen(x.hip_device(), passed_over, || library(&x, &gamma, beta.as_ref(), epsilon, &out))? {
-        let grid = out.hip_device().grid_kept_rows(out.len() / len, len);
-        let kernel = Template::layer_norm_rows.ty(x.kernel_type()?).ty(gamma.kernel_type()?);
+        let (kernel, grid) = rows_forward(Template::layer_norm_rows, Template::layer_norm_warps, &x, &gamma)?;
         let inputs = [Some(&x), Some(&gamma), beta.as_ref()];
         views(OP, out.hip_device(), kernel, grid, &dims(&out), &inputs, &[Arg::F64(epsilon)], &out)?;
     }

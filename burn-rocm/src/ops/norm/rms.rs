@@ -3,7 +3,7 @@
 use burn_std::DType;
 use hip::{Device, Error as RocmError, LayerNormDesc, Template};
 
-use super::{by_miopen, check_rows, for_miopen, passed_over, row, rows_backward};
+use super::{by_miopen, check_rows, for_miopen, passed_over, row, rows_backward, rows_forward};
 use crate::arg::Arg;
 use crate::dtype::kernel_type;
 use crate::ops::copy::packed;
@@ -44,19 +44,9 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
     if by_miopen(x.hip_device(), passed_over, library)? {
         return Ok(out);
     }
-    let (device, count) = (out.hip_device(), out.len() / len);
-    let kernel = Template::rms_norm_rows.ty(out.kernel_type()?).ty(gamma.kernel_type()?);
-    let dims = [Arg::U64(count as u64), Arg::U64(len as u64)];
-    rows(
-        OP,
-        device,
-        kernel,
-        device.grid_kept_rows(count, len),
-        &dims,
-        &[&x, &gamma],
-        &[Arg::F64(epsilon)],
-        &[&out],
-    )?;
+    let (kernel, grid) = rows_forward(Template::rms_norm_rows, Template::rms_norm_warps, &x, &gamma)?;
+    let dims = [Arg::U64((out.len() / len) as u64), Arg::U64(len as u64)];
+    rows(OP, out.hip_device(), kernel, grid, &dims, &[&x, &gamma], &[Arg::F64(epsilon)], &[&out])?;
     Ok(out)
 }
 

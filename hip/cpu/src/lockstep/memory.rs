@@ -1,7 +1,8 @@
 //! A block's shared memory. Each array lies between fences and is poisoned when the block begins.
 
 use super::Mistake;
-use crate::abi::SHARED_BYTES;
+use crate::abi::{MOST_SHARED_BYTES, SHARED_BYTES};
+use crate::settings::settings;
 use std::{
     alloc::{Layout, alloc, handle_alloc_error},
     ffi::c_void,
@@ -16,8 +17,9 @@ const POISON_BYTE: u8 = 0xff;
 
 /// Bytes after the last array that are checked too.
 const TAIL: usize = 4096;
-/// Bytes for the arrays and their fences. Only the arrays count towards the limit [`SHARED_BYTES`].
+/// Bytes for the arrays and their fences. Only the arrays count towards the limit.
 const ARENA: usize = 4 * SHARED_BYTES as usize;
+const _: () = assert!(MOST_SHARED_BYTES as usize + 2 * TAIL < ARENA);
 
 /// The shared memory of the running block.
 pub(super) struct SharedMemory {
@@ -25,8 +27,9 @@ pub(super) struct SharedMemory {
     arrays: Vec<Array>,
     /// The first free byte.
     next: usize,
-    /// Bytes of all arrays.
+    /// Bytes of all arrays, and the most that they may have.
     used: usize,
+    limit: usize,
     dynamic: bool,
 }
 
@@ -51,7 +54,8 @@ impl SharedMemory {
         }
         // SAFETY: freshly allocated, of this size.
         unsafe { arena.write_bytes(FENCE_BYTE, ARENA) };
-        Self { arena, arrays: Vec::new(), next: 0, used: 0, dynamic: false }
+        let limit = settings().map_or(SHARED_BYTES, |settings| settings.shared) as usize;
+        Self { arena, arrays: Vec::new(), next: 0, used: 0, limit, dynamic: false }
     }
 
     /// Begins a block with `dynamic_bytes` of dynamic shared memory.
@@ -90,11 +94,9 @@ impl SharedMemory {
         }
         let start = self.next.next_multiple_of((align as usize).clamp(16, 4096));
         self.used += bytes;
-        if self.used > SHARED_BYTES as usize || start + bytes + FENCE + TAIL > ARENA {
-            let used = self.used;
-            return Err(Mistake::Threads(format!(
-                "{used} bytes of shared memory; a block has {SHARED_BYTES}"
-            )));
+        if self.used > self.limit || start + bytes + FENCE + TAIL > ARENA {
+            let Self { used, limit, .. } = self;
+            return Err(Mistake::Threads(format!("{used} bytes of shared memory; a block has {limit}")));
         }
         self.arrays.push(Array { key, name: name(), start, bytes });
         self.next = start + bytes + FENCE;

@@ -163,6 +163,7 @@ impl Devices for Host {
             hipDeviceAttributeMaxThreadsPerMultiProcessor => shape.threads_per_unit as c_int,
             hipDeviceAttributeMultiprocessorCount => shape.units as c_int,
             hipDeviceAttributeMaxSharedMemoryPerBlock => SHARED_BYTES as c_int,
+            hipDeviceAttributeSharedMemPerBlockOptin => settings()?.shared as c_int,
             hipDeviceAttributeWarpSize => shape.warp as c_int,
             _ => return Err(hipErrorInvalidValue),
         })

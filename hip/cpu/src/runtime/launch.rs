@@ -9,7 +9,7 @@ use super::{
     settings,
     stream::{ordered, place},
 };
-use crate::abi::{Dim3, Kernel, LaunchRecord, LaunchShape, SHARED_BYTES};
+use crate::abi::{Dim3, Kernel, LaunchRecord, LaunchShape};
 use crate::settings::Failure;
 use hip_provider::require;
 use hip_provider::runtime::{Launch, Modules, Status};
@@ -103,7 +103,7 @@ impl Modules for Host {
 fn check(launch: &Launch, function: &Function, device: &Device) -> Status {
     launch.check(65536)?;
     let threads: u64 = launch.block.iter().map(|&side| u64::from(side)).product();
-    if launch.shared_bytes > SHARED_BYTES || threads > u64::from(max_block()?) {
+    if launch.shared_bytes > settings()?.shared || threads > u64::from(max_block()?) {
         return Err(hipErrorInvalidValue);
     }
     require(function.device.index == device.index, hipErrorInvalidDevice)

@@ -150,6 +150,9 @@ impl Devices for Driver {
             hipDeviceAttributeMaxSharedMemoryPerBlock => {
                 Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK
             }
+            hipDeviceAttributeSharedMemPerBlockOptin => {
+                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+            }
             hipDeviceAttributeWarpSize => Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE,
             _ => return Err(hipErrorInvalidValue),
         };

@@ -166,7 +166,7 @@ fn what_stays_in_registers_leaves_its_memory_to_others() {
 }
 
 #[test]
-fn a_norm_is_compiled_as_a_whole() {
+fn norms_and_shifts_are_compiled_as_a_whole() {
     let of = |functor: Functor, b: Option<Access>, at: u64| {
         let before = if at == 0 { 1 << 20 } else { at * BYTES };
         Next { functor: functor.in_chain().unwrap() as u8, ..op(whole(before), b, (at + 1) * BYTES) }
@@ -182,7 +182,7 @@ fn a_norm_is_compiled_as_a_whole() {
     let norm = [sub, div, mul, add];
     let relu = |at: u64| of(Functor::Relu, None, at);
     let sum = of(Functor::Add, memory, 4);
-    let is_norm = |steps: &[Next], keeps: bool| {
+    let program = |steps: &[Next], keeps: bool| {
         let mut list = Pending { keeps_registers: true, dtype: Some(DType::F32), ..Pending::default() };
         list.steps.len = 16;
         for (at, &next) in steps.iter().enumerate() {
@@ -191,20 +191,32 @@ fn a_norm_is_compiled_as_a_whole() {
                 list.forget(at as u64 * BYTES, (at as u64 + 1) * BYTES);
             }
         }
-        list.is_norm()
+        list.program()
     };
+    // A bias, and what may follow it.
+    let bias = of(Functor::Add, all[0], 0);
+    let (second_relu, sum_of_bias) = (of(Functor::Relu, None, 1), of(Functor::Add, memory, 1));
     for (steps, found) in [
-        (norm.to_vec(), true),
-        ([&norm[..], &[relu(4)]].concat(), true),
-        ([&norm[..], &[sum]].concat(), true),
-        ([&norm[..], &[sum, relu(5)]].concat(), true),
-        (norm[..3].to_vec(), false),
-        ([&norm[..], &[relu(4), relu(5)]].concat(), false),
-        ([&norm[..], &[sum, relu(5), relu(6)]].concat(), false),
-        (vec![sub, div, add, of(Functor::Mul, all[2], 3)], false),
-        (vec![sub, div, mul, of(Functor::Add, memory, 3)], false),
+        (norm.to_vec(), NORM),
+        ([&norm[..], &[relu(4)]].concat(), NORM),
+        ([&norm[..], &[sum]].concat(), NORM),
+        ([&norm[..], &[sum, relu(5)]].concat(), NORM),
+        (norm[..3].to_vec(), INTERPRETED),
+        ([&norm[..], &[relu(4), relu(5)]].concat(), INTERPRETED),
+        ([&norm[..], &[sum, relu(5), relu(6)]].concat(), INTERPRETED),
+        (vec![sub, div, add, of(Functor::Mul, all[2], 3)], INTERPRETED),
+        (vec![sub, div, mul, of(Functor::Add, memory, 3)], INTERPRETED),
+        (vec![bias, second_relu], SHIFT),
+        (vec![bias, sum_of_bias], SHIFT),
+        (vec![bias, sum_of_bias, relu(2)], SHIFT),
+        (vec![bias, of(Functor::Add, all[1], 1)], INTERPRETED),
+        (vec![bias, second_relu, of(Functor::Add, memory, 2)], INTERPRETED),
+        (vec![of(Functor::Add, memory, 0), second_relu], INTERPRETED),
+        (vec![of(Functor::Sub, all[0], 0), second_relu], INTERPRETED),
     ] {
-        assert_eq!(is_norm(&steps, false), found, "{steps:#?}");
-        assert!(!is_norm(&steps, true), "all results are stored");
+        assert_eq!(program(&steps, false), found, "{steps:#?}");
+        assert_eq!(program(&steps, true), INTERPRETED, "all results are stored");
     }
+    assert_eq!(program(&[bias], true), SHIFT);
+    assert_eq!(program(&[of(Functor::Add, memory, 0)], true), INTERPRETED);
 }
