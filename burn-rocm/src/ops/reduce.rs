@@ -367,8 +367,8 @@ impl Lines {
         if self.inner != 1
             || threads < warp.max(2)
             || !fits
-            || (self.len * size) % 16 != 0
-            || address % 16 != 0
+            || !(self.len * size).is_multiple_of(16)
+            || !address.is_multiple_of(16)
         {
             return None;
         }

@@ -180,10 +180,7 @@ fn train(steps: usize) -> (Vec<f64>, Vec<String>) {
 fn a_step_of_resnet_18_copies_only_its_images() {
     on();
     let (_, last) = train(3);
-    // Of some layers a kernel of this project may be faster.
-    let is_convolution =
-        |line: &&String| line.contains("miopenConvolution") || line.contains("kernel conv_few_");
-    let convolutions = last.iter().filter(is_convolution).count();
+    let convolutions = last.iter().filter(|line| line.contains("miopenConvolution")).count();
     assert_eq!(convolutions, 20 + 19 + 20, "forward, by images and by weights: {last:#?}");
     let copies = copies(&last);
     if !takes_each_order() {
