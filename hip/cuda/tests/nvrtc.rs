@@ -52,6 +52,7 @@ const SPILLS: &[(&str, u32)] = &[
     ("chain_rows", 64),
     ("channel_sums", 64),
     ("conv_forward", 64),
+    ("copy_narrow<u8", 64),
     ("copy_transposed", 96),
     ("decode_attention_matrix<bf16, bf16, 128>", 32),
     ("decode_attention_matrix<bf16, bf16, 256>", 96),
