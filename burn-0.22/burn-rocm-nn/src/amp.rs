@@ -68,7 +68,7 @@ use burn_rocm::{RocmTensor, graph, raise, trace};
 
 use crate::divided::Divided;
 use crate::fuse::{from_rocm, on_rocm, refuse, rocm, say_elsewhere};
-use crate::ops::divided::agreed;
+use crate::ops::divided::{self, agreed};
 use crate::optim::Optimize;
 use crate::ties::Ties;
 pub use mixed::Mixed;
@@ -457,15 +457,8 @@ fn step_on_device<M: Module>(
     module.visit(&mut take);
     let op = trace::op("nn_unscale", || "");
     let groups = Divided::of(&module).groups;
-    let (grads, flag) = if groups.is_empty() {
-        scale.unscale_and_update(take.fused, growth).unwrap_or_else(|error| raise(error))
-    } else {
-        let (grads, flag) = scale.unscale(take.fused).unwrap_or_else(|error| raise(error));
-        let flags = agreed(&groups, vec![flag]).unwrap_or_else(|error| raise(error));
-        let flag = flags.into_iter().next().expect("the flag of this rank, or of all");
-        scale.update(&flag, growth).unwrap_or_else(|error| raise(error));
-        (grads, flag)
-    };
+    let unscaled = divided::unscale(scale, growth, &groups, take.fused);
+    let (grads, flag) = unscaled.unwrap_or_else(|error| raise(error));
     let grads = take.ids.into_iter().zip(grads).collect();
     let mut give = Give { ties: &ties, grads, done: take.done };
     module.visit(&mut give);

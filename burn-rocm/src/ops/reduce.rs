@@ -353,29 +353,6 @@ impl Lines {
         self.tensor.hip_device().grid_kept_rows(self.outer, self.len)
     }
 
-    /// The grid of kernels in which a team of lanes of one warp takes a row and keeps it in
-    /// registers, and the team's size. `None` for rows that are too long for a warp, or that don't
-    /// begin and end at multiples of 16 bytes.
-    pub(super) fn team_grid(&self) -> Option<(Grid, u32)> {
-        // A lane keeps at most 64 bytes of the type in which it computes (`KeptRow` in `rows.h`).
-        const KEPT: usize = 64;
-        let (device, size) = (self.tensor.hip_device(), self.tensor.dtype_size());
-        let (threads, warp) = (device.block_threads(), device.info().warp_size);
-        let lanes = (self.len * size).div_ceil(16).next_power_of_two().min(warp as usize);
-        let fits = self.len * size.max(4) <= KEPT * lanes;
-        let address = self.tensor.buffer().address() + self.tensor.byte_offset();
-        if self.inner != 1
-            || threads < warp.max(2)
-            || !fits
-            || !(self.len * size).is_multiple_of(16)
-            || !address.is_multiple_of(16)
-        {
-            return None;
-        }
-        let rows = self.outer.div_ceil(threads as usize / lanes);
-        Some((Grid { threads, ..device.grid_rows(rows, threads as usize) }, lanes as u32))
-    }
-
     /// A block for each part of each row, or a warp if warps are enough to fill the device.
     /// `reduce_rows` tells the two apart by the number of warps in the grid.
     fn row_grid(&self, parts: usize) -> Grid {

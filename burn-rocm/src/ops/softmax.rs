@@ -1,6 +1,6 @@
 //! Softmax and its logarithm along an axis, with their gradients.
 
-use hip::{Error as RocmError, Template};
+use hip::{Error as RocmError, Grid, Template};
 
 use super::copy::packed;
 use super::reduce::Lines;
@@ -28,8 +28,27 @@ fn backward(
     Ok(out)
 }
 
+/// The grid of kernels in which a team of lanes of one warp takes a row and keeps it in registers,
+/// and the team's size. `None` for rows that are too long for a warp, or that don't begin and end at
+/// multiples of 16 bytes.
+fn team_grid(lines: &Lines) -> Option<(Grid, u32)> {
+    // A lane keeps at most 64 bytes of the type in which it computes (`KeptRow` in `rows.h`).
+    const KEPT: usize = 64;
+    let (x, len) = (&lines.tensor, lines.len);
+    let (device, size) = (x.hip_device(), x.dtype_size());
+    let (threads, warp) = (device.block_threads(), device.info().warp_size);
+    let lanes = (len * size).div_ceil(16).next_power_of_two().min(warp as usize);
+    let fits = len * size.max(4) <= KEPT * lanes;
+    let whole = (len * size).is_multiple_of(16) && x.byte_offset().is_multiple_of(16);
+    if lines.inner != 1 || threads < warp.max(2) || !fits || !whole {
+        return None;
+    }
+    let rows = lines.outer.div_ceil(threads as usize / lanes);
+    Some((Grid { threads, ..device.grid_rows(rows, threads as usize) }, lanes as u32))
+}
+
 /// Launches the row or the column kernel of `names` along the axis. For rows that a part of a warp
-/// can keep (`Lines::team_grid`), it launches `short` instead.
+/// can keep ([`team_grid`]), it launches `short` instead.
 fn along(
     op: &'static str,
     names: [Template; 2],
@@ -44,7 +63,7 @@ fn along(
     let out = input.empty_like()?;
     if !out.is_empty() {
         let [row, column] = names.map(|name| name.ty(ty));
-        match (short, lines.team_grid()) {
+        match (short, team_grid(&lines)) {
             (Some(short), Some((grid, lanes))) => {
                 lines.launch(op, [short.ty(ty), column], grid, 1, &[Arg::U32(lanes)], [&[], &[&out]])?;
             }

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 
 use burn_backend::{DType, TensorMetadata};
-use burn_rocm::fused::amp::cast_all;
+use burn_rocm::fused::amp::{Growth, Scale, cast_all};
 use burn_rocm::fused::one_value;
 use burn_rocm::fused::optim::norm;
 use burn_rocm::{Communicator, ReduceOp, RocmError, RocmTensor};
@@ -154,6 +154,27 @@ pub(crate) fn agreed(
         flags.push(ranks.all_reduce_joined(ReduceOp::Max, own)?);
     }
     Ok(flags)
+}
+
+/// The gradients divided by the scale, and the step's flag, which all ranks of these groups share.
+/// Also sets the scale for the next step: in the same launch if there are no groups, else by the flag
+/// on which the ranks agreed. Every rank must call this.
+///
+/// # Errors
+/// As [`agreed`]; `Invalid` for a gradient on another device than the scale's.
+pub(crate) fn unscale(
+    scale: &Scale,
+    by: Growth,
+    groups: &[Communicator],
+    grads: Vec<RocmTensor>,
+) -> Result<(Vec<RocmTensor>, RocmTensor), RocmError> {
+    if groups.is_empty() {
+        return scale.unscale_and_update(grads, by);
+    }
+    let (grads, flag) = scale.unscale(grads)?;
+    let flag = agreed(groups, vec![flag])?.pop().expect("the flag of this rank, or of all");
+    scale.update(&flag, by)?;
+    Ok((grads, flag))
 }
 
 /// Refuses a module whose layers are divided among the ranks that would mix them: each has another
