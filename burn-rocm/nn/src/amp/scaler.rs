@@ -12,8 +12,10 @@ use crate::fuse::refuse;
 /// Configuration of [`GradScaler`].
 #[derive(Config, Debug)]
 pub struct GradScalerConfig {
-    /// The first factor of the loss.
-    #[config(default = 65536.0)]
+    /// The first factor of the loss. The default is the largest power of two in f16, because the
+    /// gradient of a loss in f16 is the factor itself: 65536 would be infinite there, and the first
+    /// step would be skipped.
+    #[config(default = 32768.0)]
     pub initial_scale: f64,
     /// Multiplies the scale after [`growth_interval`](Self::growth_interval) steps in a row with
     /// finite gradients.
