@@ -40,30 +40,42 @@ fn bars(how: How) -> [Bar; 8] {
     seconds.map(|most| if most > 0.0 { Bar::Seconds(most) } else { Bar::None })
 }
 
-/// The rows.
+/// The rows. Those of one model in all float types are neighbours, because they are compared, and a
+/// GPU's clock changes in the course of a run.
 pub(crate) fn cases(options: &Options) -> Vec<Case<Rocm>> {
     let mut all = Vec::new();
-    for &precision in &options.precision {
-        for graph in [false, true] {
-            if graph && !options.graph {
-                continue;
+    for graph in [false, true] {
+        if graph && !options.graph {
+            continue;
+        }
+        let of = |&precision: &Precision| rows(How { precision, graph }, options.shrink > 1).into_iter();
+        let mut lists: Vec<_> = options.precision.iter().map(of).collect();
+        loop {
+            let neighbours: Vec<_> = lists.iter_mut().filter_map(Iterator::next).collect();
+            if neighbours.is_empty() {
+                break;
             }
-            let how = How { precision, graph };
-            let [mlp_64, mlp_512, mlp_4096, cnn_64, cnn_512, cnn_4096, resnet, transformer] = bars(how);
-            let small = options.shrink > 1;
-            let (images, sequences) = if small { (1, 1) } else { (64, 16) };
-            let kept = if small { 1 } else { 3 };
-            for (size, bar) in [(64, mlp_64), (512, mlp_512), (4096, mlp_4096)].into_iter().take(kept) {
-                all.push(case::<Mlp<B>>("MLP", size, how, bar));
-            }
-            for (size, bar) in [(64, cnn_64), (512, cnn_512), (4096, cnn_4096)].into_iter().take(kept) {
-                all.push(case::<Cnn<B>>("CNN", size, how, bar));
-            }
-            all.push(case::<ResNet18<B>>("ResNet-18", images, how, resnet));
-            all.push(case::<Transformer<B>>("transformer", sequences, how, transformer));
+            all.extend(neighbours);
         }
     }
     all.retain(|case| options.names(&case.name));
+    all
+}
+
+/// A row of each model.
+fn rows(how: How, small: bool) -> Vec<Case<Rocm>> {
+    let mut all = Vec::new();
+    let [mlp_64, mlp_512, mlp_4096, cnn_64, cnn_512, cnn_4096, resnet, transformer] = bars(how);
+    let (images, sequences) = if small { (1, 1) } else { (64, 16) };
+    let kept = if small { 1 } else { 3 };
+    for (size, bar) in [(64, mlp_64), (512, mlp_512), (4096, mlp_4096)].into_iter().take(kept) {
+        all.push(case::<Mlp<B>>("MLP", size, how, bar));
+    }
+    for (size, bar) in [(64, cnn_64), (512, cnn_512), (4096, cnn_4096)].into_iter().take(kept) {
+        all.push(case::<Cnn<B>>("CNN", size, how, bar));
+    }
+    all.push(case::<ResNet18<B>>("ResNet-18", images, how, resnet));
+    all.push(case::<Transformer<B>>("transformer", sequences, how, transformer));
     all
 }
 
